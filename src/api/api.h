@@ -1,0 +1,96 @@
+/* api.h: one API request from body bytes to response bytes.  Pure: no sockets, no lanes, no clock of its own.
+ *
+ * The front owns connections and lanes and moves bytes; everything about JSON, fields, keys, prompts, text and response
+ * shapes is here.  Output is what a FastCGI responder writes to STDOUT: CGI header lines ("Status: 200 OK"), an empty
+ * line, the body.
+ *
+ *   api_call_create     route, method, key       → may already answer (status, models, errors)
+ *   api_call_parse      body → fields → prompt → ids (pure and thread-safe: may run on the helper thread)
+ *   api_call_tokens     generated ids            → response bytes, perhaps "stop now, N tokens kept"
+ *   api_call_end        the END event            → last bytes
+ *   api_call_fail       any error                → an error response, or an error event when headers are out
+ */
+#ifndef PENSTOCK_API_API_H
+#define PENSTOCK_API_API_H
+
+#include "base/buf.h"
+#include "base/conf.h"
+#include "ipc/wire.h"
+#include "model/backend.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+#include "vocab/vocab.h"
+
+#include <stdbool.h>
+
+/* What the master loads once and children share copy-on-write; immutable but for keys (replaced whole on HUP). */
+struct api {
+	const struct conf          *conf;
+	const struct vocab         *vocab;
+	const struct tokenizer     *tokenizer;
+	const struct chat_template *chat;
+	struct keys                *keys;        /* NULL: no keys asked for */
+	char                        model_name[CONF_TEXT_MAX + 1];
+	uint32_t                    max_context; /* the batcher's, once known; the conf's or model's before */
+	int64_t                     created;     /* Unix time shown by /v1/models */
+};
+
+/* The FastCGI parameters the API looks at; borrowed, terminated, NULL when absent. */
+struct api_http {
+	const char *method, *path; /* path without the query string */
+	const char *authorization, *content_type, *content_length, *request_id, *remote_address;
+};
+
+enum api_route { API_ROUTE_NONE, API_ROUTE_CHAT, API_ROUTE_MODELS, API_ROUTE_LIVEZ, API_ROUTE_READYZ, API_ROUTE_METRICS };
+
+struct api_call; /* opaque: one request */
+
+/* What the batcher must be asked for; valid after a successful parse, owned by the call. */
+struct api_job {
+	const int32_t       *prompt;
+	uint32_t             prompt_tokens, max_tokens, choices;
+	bool                 stream, ignore_eos;
+	uint64_t             key; /* hash of the API key's id; 0 = none */
+	struct sample_params sampling;
+};
+
+/* Checks route, method, key (constant-time over all keys).  On an error *ret is still a call, so that api_call_fail can
+ * answer with the request id; only STATUS_NOMEM leaves it NULL. REQUEST_ID_SEED makes the id when the client sent none
+ * (or sent one with other characters than [A-Za-z0-9._-], or longer than 64). */
+enum status api_call_create(const struct api *api, const struct api_http *http, const unsigned char request_id_seed[16],
+    struct api_call **ret, struct error *error);
+void        api_call_free(struct api_call *call);
+
+enum api_route api_call_route(const struct api_call *call);
+const char    *api_call_request_id(const struct api_call *call);
+bool           api_call_wants_body(const struct api_call *call); /* the chat route with POST */
+
+/* Parses the whole body, renders, tokenises.  Nothing is sent to the batcher before this succeeded. */
+enum status           api_call_parse(struct api_call *call, const char *body, size_t len, struct error *error);
+const struct api_job *api_call_job(const struct api_call *call);
+
+/* Appends response bytes for generated ids of CHOICE.  *ret_stop is set when a stop string was completed: the answer is
+ * cut, *ret_keep tokens count, and the front must post STOP; later tokens of the choice are ignored. */
+enum status api_call_tokens(struct api_call *call, uint32_t choice, const int32_t *ids, size_t count, struct buf *out,
+    bool *ret_stop, uint32_t *ret_keep);
+enum status api_call_end(struct api_call *call, const struct wire_end *end, struct buf *out);
+
+/* A keep-alive comment for streams (": ping"); it opens the response with 200 if nothing was sent yet. Nothing for
+ * whole answers. */
+enum status api_call_ping(struct api_call *call, struct buf *out);
+
+/* Answers with ERROR: the real HTTP status while nothing was sent; an error event (and no [DONE]) afterwards; nothing
+ * further for a whole answer that has begun.  RETRY_AFTER_S > 0 adds the header. */
+enum status api_call_fail(struct api_call *call, const struct error *error, uint32_t retry_after_s, struct buf *out);
+
+/* Whole answers of the small routes. BODY for /metrics is made by the front and passed in. */
+enum status api_call_models(struct api_call *call, struct buf *out);
+enum status api_call_text(struct api_call *call, enum status status, const char *content_type, const char *body, size_t len,
+    struct buf *out);
+
+/* For the log line: what was answered so far. */
+bool     api_call_headers_sent(const struct api_call *call);
+bool     api_call_done(const struct api_call *call); /* the last byte of the response was appended */
+int      api_call_http_status(const struct api_call *call);
+
+#endif

@@ -1,0 +1,49 @@
+/* wire.h: the structs of wire.def.  No pointers, no self-describing formats; every field is range-checked by its
+ * reader after it was copied out of the ring (a lane's bytes are hostile).
+ */
+#ifndef PENSTOCK_IPC_WIRE_H
+#define PENSTOCK_IPC_WIRE_H
+
+#include <stdint.h>
+
+/* First 8 bytes of everything in a ring. */
+struct wire_header {
+	uint32_t bytes; /* of the whole record with header and ids; the ring rounds the stored size up to 8 */
+	uint16_t type;  /* enum wire_type */
+	uint16_t reserved;
+};
+
+enum wire_type {
+	WIRE_NONE,
+#define WIRE(NAME, name, FIELDS) WIRE_##NAME,
+#define F(type, name)
+#include "ipc/wire.def"
+#undef WIRE
+#undef F
+	WIRE_COUNT
+};
+
+#define WIRE(NAME, name, FIELDS) struct wire_##name { struct wire_header header; FIELDS };
+#define F(type, name) type name;
+#include "ipc/wire.def"
+#undef WIRE
+#undef F
+
+enum {
+	WIRE_TOKENS_MAX = 2048,           /* ids in one TOKENS record: 8 KB */
+	WIRE_EVENT_IDS_MAX = 64,          /* ids in one TOKEN event */
+	WIRE_PROMPT_TOKENS_MAX = 1 << 20, /* of one request */
+	WIRE_CHOICES_MAX = 128,
+	WIRE_RECORD_MAX = (int)sizeof(struct wire_tokens) + WIRE_TOKENS_MAX * 4
+};
+
+/* Why a choice ended. */
+enum wire_finish { WIRE_FINISH_STOP, WIRE_FINISH_LENGTH, WIRE_FINISH_CANCELLED, WIRE_FINISH_ERROR, WIRE_FINISH_COUNT };
+
+enum { WIRE_FLAG_IGNORE_EOS = 1 << 0, WIRE_FLAG_ALL = (1 << 1) - 1 };
+
+/* FNV-1a over names, types and sizes of the whole table and WIRE_VERSION: differs whenever the layout does. */
+uint64_t wire_layout_hash(void);
+enum { WIRE_VERSION = 1 };
+
+#endif

@@ -1,0 +1,181 @@
+/* backend.h: what a device can do: a table of coarse, asynchronous operations.
+ *
+ * This header and all it includes compile as C11 and as C++17.  The CPU backend (src/cpu/) is the plain reference and
+ * the embedded default; the CUDA backend is a loadable object with the same table; the script backend (src/engine/)
+ * answers from a file for tests.  Backends agree op by op within abs + eps·|ref|.
+ *
+ * Order.  Operations are enqueued in program order on one queue per backend and may return before they ran; results are
+ * read after `wait`.  A backend that computes at once (CPU) simply has nothing to wait for.  An operation that cannot be
+ * carried out returns a status; a device fault shows at the next `wait`.
+ *
+ * Shapes.  Row-major, rows = tokens.  x [rows, width] means width is contiguous.  Activations are float32 on the CPU; the
+ * type is the backend's own business: callers handle them only through struct activation.
+ *
+ * Capture-safe.  forward() branches on shapes, never on values; padded rows write to KV slot −1 (ignored).
+ *
+ * Reproducible.  One reduction order per (instruction set, operation, format, K), whatever the batch: a row's bits do
+ * not depend on which other rows are in the batch, on chunking or on paging.
+ */
+#ifndef PENSTOCK_MODEL_BACKEND_H
+#define PENSTOCK_MODEL_BACKEND_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { BACKEND_VERSION = 1, BACKEND_KV_GROUPS_MAX = 4, BACKEND_DECODE_QUERIES_MAX = 8 };
+
+struct backend;        /* instance on one device (each backend's struct starts with a struct backend_ops pointer) */
+struct backend_weight; /* a weight in the backend's own layout, made once at load */
+
+/* Stored formats of weights.  Values are internal. */
+enum weight_format {
+	WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_Q4_1, WEIGHT_Q6_K, WEIGHT_FORMAT_COUNT
+};
+
+/* A weight as the file stores it: [rows, columns], columns contiguous (for a linear layer: rows = outputs N, columns =
+ * inputs K).  `data` stays valid until backend_ops.weights_done. */
+struct weight_desc {
+	const char        *name;
+	enum weight_format format;
+	uint64_t           rows, columns;
+	const void        *data;
+	size_t             bytes;
+};
+
+/* A device buffer for activations, allocated at start from the memory plan. */
+struct activation {
+	void    *data; /* the backend's */
+	uint32_t rows, width;
+};
+
+/* KV cache of one group: layers that share a block table.  Pool layout is the backend's own. */
+struct kv_group_desc {
+	uint32_t layers, kv_heads, head_dim;
+	uint32_t block_size; /* tokens per block */
+	uint32_t blocks;     /* in the pool */
+};
+
+/* One sequence's part of a batch: rows [first_row, first_row + rows) are its tokens at positions
+ * [context − rows, context); context counts the tokens in the cache once this step's rows are written. */
+struct batch_sequence {
+	uint32_t first_row, rows, context;
+	uint32_t blocks;                                    /* entries in each table, ≥ ceil(context / block_size) */
+	const int32_t *block_table[BACKEND_KV_GROUPS_MAX];  /* block numbers, one table per KV group */
+};
+
+/* A step's input; arrays are the caller's and stay valid until the step was waited for. */
+struct batch {
+	uint32_t rows;                          /* tokens, padding included */
+	uint32_t sequence_count;
+	const int32_t *tokens;                  /* [rows] ids */
+	const int32_t *positions;               /* [rows] */
+	const int32_t *kv_slots[BACKEND_KV_GROUPS_MAX]; /* [rows] block × block_size + offset; −1 = do not write */
+	const struct batch_sequence *sequences; /* [sequence_count], ascending first_row */
+	uint32_t logit_row_count;
+	const int32_t *logit_rows;              /* [logit_row_count] rows whose logits are wanted */
+};
+
+/* Rotary position embedding (Su et al. 2021). */
+enum rope_style { ROPE_HALF, ROPE_INTERLEAVED };
+struct rope_desc {
+	enum rope_style style;
+	uint32_t        dims;        /* rotated dimensions of each head, ≤ head_dim */
+	const float    *frequencies; /* [dims / 2] radians per position, scaling applied; the caller's, lives with the model */
+	float           scale;       /* of cos and sin (YaRN's attention factor); 1 otherwise */
+};
+
+/* Everything the API lets a request say about sampling.  Keyed randomness: see sample_desc. */
+struct sample_params {
+	float    temperature; /* 0 = greedy (lowest id among equals) */
+	float    top_p;       /* (0, 1], 1 = off */
+	float    min_p;       /* [0, 1], 0 = off */
+	int32_t  top_k;       /* 0 = off */
+	uint64_t seed;
+};
+
+/* One row to sample: row ROW of the logits of this step.  The random number is Philox4x32-10 (Salmon et al. 2011) of key
+ * seed and counter (position, choice, purpose), so a draw never depends on neighbours and a resubmitted request
+ * continues the same stream.  Filters in this order: temperature, top_k, top_p, min_p. */
+struct sample_row {
+	uint32_t             logit_row; /* index into batch.logit_rows */
+	uint32_t             choice;
+	uint64_t             position;  /* of the token being drawn: the sequence's length before it */
+	uint64_t             tag;       /* the engine's, for backends that look requests up (script) */
+	struct sample_params params;
+};
+
+struct backend_memory {
+	uint64_t total, available; /* bytes of the device (for the CPU: this process's share) */
+};
+
+/* The table.  `b` is the instance; "enqueues" means: may return before the work is done. */
+struct backend_ops {
+	uint32_t    version; /* BACKEND_VERSION */
+	const char *name;    /* "cpu", … */
+
+	void (*destroy)(struct backend *b);
+	enum status (*memory)(struct backend *b, struct backend_memory *ret);
+	const char *(*describe)(struct backend *b); /* one line for the log: instruction set, threads */
+
+	/* Load time.  Re-packs one weight; several weights of equal width may be stacked by rows into one (fused QKV,
+	 * gate + up): COUNT descriptors with equal columns and any formats. */
+	enum status (*weight_load)(struct backend *b, const struct weight_desc *parts, uint32_t count,
+	    struct backend_weight **ret, struct error *error);
+	void (*weight_free)(struct backend *b, struct backend_weight *w);
+	uint64_t (*weight_bytes)(const struct backend *b, const struct backend_weight *w);
+
+	/* Start time: memory is taken here and never later. */
+	enum status (*activation_alloc)(struct backend *b, uint32_t rows, uint32_t width, struct activation *ret);
+	void (*activation_free)(struct backend *b, struct activation *a);
+	uint64_t (*kv_bytes)(const struct backend *b, const struct kv_group_desc *group); /* of one block over all layers */
+	enum status (*kv_alloc)(struct backend *b, uint32_t group, const struct kv_group_desc *desc, struct error *error);
+	enum status (*sampler_alloc)(struct backend *b, uint32_t max_rows, uint32_t vocab);
+
+	/* A step.  All enqueue. */
+	enum status (*step_begin)(struct backend *b, const struct batch *batch);
+	/* y[r] = W[tokens[r]] */
+	enum status (*embed)(struct backend *b, const struct backend_weight *w, struct activation *y);
+	/* x += residual_in (if not NULL); y = x · rsqrt(mean(x²) + eps) · w    (RMSNorm, Zhang & Sennrich 2019) */
+	enum status (*rms_norm)(struct backend *b, struct activation *x, const struct activation *residual_in,
+	    const struct backend_weight *w, float eps, struct activation *y);
+	/* y = x · Wᵀ + bias (bias may be NULL) */
+	enum status (*linear)(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
+	    const struct activation *x, struct activation *y);
+	/* qkv [rows, (q_heads + 2·kv_heads)·head_dim]: rotates q and k in place, writes k and v of LAYER into group GROUP. */
+	enum status (*rope_kv_write)(struct backend *b, struct activation *qkv, uint32_t group, uint32_t layer,
+	    uint32_t q_heads, const struct rope_desc *rope);
+	/* Causal attention of the q part of qkv over the paged cache: y [rows, q_heads·head_dim]
+	 * y = softmax(scale · q kᵀ + causal) v, grouped-query (Ainslie et al. 2023). */
+	enum status (*attention)(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+	    uint32_t q_heads, float scale, struct activation *y);
+	/* y = silu(gate) · up, gate_up [rows, 2·width] = gate | up    (SwiGLU, Shazeer 2020) */
+	enum status (*silu_gate)(struct backend *b, const struct activation *gate_up, struct activation *y);
+	/* logits of batch.logit_rows: norm (as rms_norm, on those rows only) and the output matrix; kept for sample. */
+	enum status (*logits)(struct backend *b, struct activation *x, const struct activation *residual_in,
+	    const struct backend_weight *norm, float eps, const struct backend_weight *w);
+	/* Copies blocks inside a group (copy-on-write of partial blocks). */
+	enum status (*kv_copy)(struct backend *b, uint32_t group, const int32_t *from, const int32_t *to, uint32_t count);
+
+	/* The second launch of a step: draws one id per row into device memory.  Ids ≥ VOCAB_LIMIT are masked. */
+	enum status (*sample)(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit);
+	/* Waits for everything enqueued; *ret_ids (may be NULL) gets the ids of the last sample. */
+	enum status (*wait)(struct backend *b, int32_t *ret_ids, uint32_t count, struct error *error);
+	/* After wait: copies the float32 logits of row INDEX of batch.logit_rows [vocab] (tests, evaluation, logprobs). */
+	enum status (*read_logits)(struct backend *b, uint32_t index, float *ret, uint32_t vocab);
+};
+
+/* Every backend instance begins with this. */
+struct backend {
+	const struct backend_ops *ops;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* detokenizer.h: token ids → text, one token at a time.
+ *
+ * Never emits half a character, never holds back more than 3 bytes, replaces each maximal ill-formed part by one U+FFFD;
+ * joining all deltas equals decoding all ids at once.  Control tokens produce nothing.
+ */
+#ifndef PENSTOCK_TEXT_DETOKENIZER_H
+#define PENSTOCK_TEXT_DETOKENIZER_H
+
+#include "base/buf.h"
+#include "vocab/vocab.h"
+
+struct detokenizer {
+	const struct vocab *vocab; /* borrowed */
+	char     held[4];          /* proper prefix of a character */
+	unsigned held_len;
+};
+
+void detokenizer_init(struct detokenizer *detokenizer, const struct vocab *vocab);
+
+/* Appends the text that ID completes (possibly none) to OUT. */
+enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *out);
+
+/* End of the sequence: held bytes become U+FFFD. */
+enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *out);
+
+#endif

@@ -1,0 +1,43 @@
+/* vocab.h: token id → bytes, which ids are special, and a fingerprint.  Both sides of a lane load it: the front to turn
+ * ids into text, the batcher to know end-of-sequence ids and to prove that both mean the same ids.
+ */
+#ifndef PENSTOCK_VOCAB_VOCAB_H
+#define PENSTOCK_VOCAB_VOCAB_H
+
+#include "base/status.h"
+#include "file/gguf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { VOCAB_SIZE_MAX = 1 << 20, VOCAB_TOKEN_MAX = 1 << 16, VOCAB_EOS_MAX = 16 };
+
+enum vocab_kind {
+	VOCAB_NORMAL,  /* bytes are what the token stands for */
+	VOCAB_CONTROL, /* special: ends turns, opens roles; never shown as text */
+	VOCAB_USER,    /* added token that is shown as text */
+	VOCAB_UNUSED   /* padding row: never sampled */
+};
+
+struct vocab; /* opaque, immutable after load, freely shared between threads */
+
+/* From GGUF metadata (tokenizer.ggml.*).  Byte-level BPE tokens are turned into the bytes they stand for. */
+enum status vocab_from_gguf(const struct gguf *gguf, struct vocab **ret, struct error *error);
+void        vocab_free(struct vocab *vocab);
+
+uint32_t        vocab_size(const struct vocab *vocab);
+enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id);
+/* Bytes of a token, owned by the vocabulary; NULL and 0 for ids out of range. */
+const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len);
+/* Id of the special token spelled TEXT (control or user), −1 when there is none. */
+int32_t     vocab_special(const struct vocab *vocab, const char *text, size_t len);
+/* Ids that end a sequence (eos, eot, …), at most VOCAB_EOS_MAX; returned pointer is owned by the vocabulary. */
+const int32_t *vocab_eos(const struct vocab *vocab, size_t *ret_count);
+int32_t        vocab_bos(const struct vocab *vocab); /* −1 = none */
+bool           vocab_add_bos(const struct vocab *vocab);
+
+/* Hash over size, kinds, bytes and eos ids: equal fingerprints mean equal vocabularies. */
+uint64_t vocab_fingerprint(const struct vocab *vocab);
+
+#endif
