@@ -1,1 +1,7 @@
-# tests
+# Test scripts; C tests are listed beside the code they test (src/*/local.mk).
+TEST_EXTENSIONS = .sh .py
+SH_LOG_COMPILER = $(SHELL)
+PY_LOG_COMPILER = python3
+
+dist_check_SCRIPTS = tests/scripts/check_includes.sh tests/scripts/check_style.sh
+TESTS += $(dist_check_SCRIPTS)

@@ -26,7 +26,8 @@ size_t      keys_count(const struct keys *keys);
 enum status keys_check(const struct keys *keys, const char *presented, size_t len, uint64_t *ret_id);
 
 /* The tool's side: appends a new key (the text is returned once, never stored), removes one by id, lists to STREAM. */
-enum status keys_new(const char *path, const char *name, char ret_key[KEY_TEXT_MAX], char ret_id[KEY_ID_MAX + 1], struct error *error);
+enum status keys_new(const char *path, const char *name, char ret_key[KEY_TEXT_MAX], char ret_id[KEY_ID_MAX + 1],
+    struct error *error);
 enum status keys_revoke(const char *path, const char *id, struct error *error);
 enum status keys_list(const char *path, FILE *stream, struct error *error);
 

@@ -87,7 +87,8 @@ static inline uint32_t lane_control_keep(uint64_t word) { return (uint32_t)word 
 
 /* Reply word. */
 enum lane_reply { LANE_REPLY_NONE, LANE_REPLY_ACCEPT, LANE_REPLY_WAIT, LANE_REPLY_REJECT };
-#define LANE_REPLY(generation, reply, value) ((uint64_t)(generation) << 32 | (uint64_t)(reply) << 24 | ((uint64_t)(value) & 0xffffff))
+#define LANE_REPLY(generation, reply, value) \
+	((uint64_t)(generation) << 32 | (uint64_t)(reply) << 24 | ((uint64_t)(value) & 0xffffff))
 static inline uint32_t        lane_reply_generation(uint64_t word) { return (uint32_t)(word >> 32); }
 static inline enum lane_reply lane_reply_kind(uint64_t word) { return (enum lane_reply)(word >> 24 & 0xff); }
 static inline uint32_t        lane_reply_value(uint64_t word) { return (uint32_t)word & 0xffffff; } /* position | seconds */

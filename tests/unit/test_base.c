@@ -115,7 +115,8 @@ START_TEST(conf_values)
 	struct conf  conf;
 	struct error error;
 
-	ck_assert_int_eq(load_text("# c\n[batcher]\nmax_running = 8 ; inline\nkv_tokens = 64K\n\n[front]\nstrict_fields = on\n", &conf, &error), STATUS_OK);
+	ck_assert_int_eq(load_text("# c\n[batcher]\nmax_running = 8 ; inline\nkv_tokens = 64K\n\n[front]\nstrict_fields = on\n", &conf,
+	                     &error), STATUS_OK);
 	ck_assert_int_eq(conf.batcher_max_running, 8);
 	ck_assert_int_eq(conf.batcher_kv_tokens, 65536);
 	ck_assert(conf.front_strict_fields);
@@ -146,7 +147,8 @@ static const struct bad {
 	{ "[service]\ninstance = a/b\n", "letters, digits" },
 	{ "[service]\nrun_dir = relative\n", "absolute path" },
 	{ "[model]\nname = 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-	  "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890\n", ":2: the line is longer" },
+	  "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\n",
+	  ":2: the line is longer" },
 };
 
 START_TEST(conf_refuses)
