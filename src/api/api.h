@@ -4,8 +4,10 @@
  * shapes is here.  Output is what a FastCGI responder writes to STDOUT: CGI header lines ("Status: 200 OK"), an empty
  * line, the body.
  *
- *   api_call_create     route, method, key       → may already answer (status, models, errors)
- *   api_call_parse      body → fields → prompt → ids (pure and thread-safe: may run on the helper thread)
+ *   api_call_create     route, method, key, content type and length
+ *   api_call_answer     what needs nothing else  → the whole response (OPTIONS, models)
+ *   api_call_parse      body → fields            (pure and thread-safe: may run on the helper thread)
+ *   api_call_tokenize   messages → prompt → ids  (likewise)
  *   api_call_tokens     generated ids            → response bytes, perhaps "stop now, N tokens kept"
  *   api_call_end        the END event            → last bytes
  *   api_call_fail       any error                → an error response, or an error event when headers are out
@@ -37,15 +39,25 @@ struct api {
 
 /* The FastCGI parameters the API looks at; borrowed, terminated, NULL when absent. */
 struct api_http {
-	const char *method, *path; /* path without the query string */
+	const char *method, *path; /* path decoded, without the query string (DOCUMENT_URI) */
 	const char *authorization, *content_type, *content_length, *request_id, *remote_address;
+	int64_t     now;           /* Unix time of the request, shown as `created` */
 };
 
-enum api_route { API_ROUTE_NONE, API_ROUTE_CHAT, API_ROUTE_MODELS, API_ROUTE_LIVEZ, API_ROUTE_READYZ, API_ROUTE_METRICS };
+/* One value per row of routes.def.  OPTIONS on any of them is API_ROUTE_OPTIONS. */
+enum api_route {
+	API_ROUTE_NONE,
+	API_ROUTE_OPTIONS,
+#define ROUTE(NAME, match, path, method, key) API_ROUTE_##NAME,
+#include "api/routes.def"
+#undef ROUTE
+	API_ROUTE_COUNT
+};
 
 struct api_call; /* opaque: one request */
 
-/* What the batcher must be asked for; valid after a successful parse, owned by the call. */
+/* What the batcher must be asked for, owned by the call: everything but the prompt is valid after api_call_parse (for
+ * RESERVE; max_tokens 0 = up to the context), all of it after api_call_tokenize. */
 struct api_job {
 	const int32_t       *prompt;
 	uint32_t             prompt_tokens, max_tokens, choices;
@@ -54,23 +66,34 @@ struct api_job {
 	struct sample_params sampling;
 };
 
-/* Checks route, method, key (constant-time over all keys).  On an error *ret is still a call, so that api_call_fail can
- * answer with the request id; only STATUS_NOMEM leaves it NULL. REQUEST_ID_SEED makes the id when the client sent none
- * (or sent one with other characters than [A-Za-z0-9._-], or longer than 64). */
+/* Checks route, method, key (constant-time over all keys), content type and declared length.  On an error *ret is still
+ * a call, so that api_call_fail can answer with the request id; only STATUS_NOMEM leaves it NULL.  REQUEST_ID_SEED are
+ * random bytes: they make the completion's id, the sampling seed where the client gave none, and the request id when the
+ * client sent none (or sent one with other characters than [A-Za-z0-9._-], or longer than 64).  HTTP is not kept. */
 enum status api_call_create(const struct api *api, const struct api_http *http, const unsigned char request_id_seed[16],
     struct api_call **ret, struct error *error);
 void        api_call_free(struct api_call *call);
 
 enum api_route api_call_route(const struct api_call *call);
 const char    *api_call_request_id(const struct api_call *call);
+uint64_t       api_call_key(const struct api_call *call);        /* as api_job.key; valid after create */
 bool           api_call_wants_body(const struct api_call *call); /* the chat route with POST */
 
-/* Parses the whole body, renders, tokenises.  Nothing is sent to the batcher before this succeeded. */
+/* Answers what needs neither a body nor the front's knowledge: OPTIONS and the models routes.  STATUS_INVALID and no
+ * bytes for any other. */
+enum status api_call_answer(struct api_call *call, struct buf *out);
+
+/* Parses and checks the whole body; BODY may be freed afterwards.  Then renders and tokenises the messages.  Nothing is
+ * submitted to the batcher before both succeeded. */
 enum status           api_call_parse(struct api_call *call, const char *body, size_t len, struct error *error);
+enum status           api_call_tokenize(struct api_call *call, struct error *error);
 const struct api_job *api_call_job(const struct api_call *call);
 
-/* Appends response bytes for generated ids of CHOICE.  *ret_stop is set when a stop string was completed: the answer is
- * cut, *ret_keep tokens count, and the front must post STOP; later tokens of the choice are ignored. */
+/* Appends response bytes for generated ids of CHOICE (none for a whole answer before its end).  *ret_stop is set when
+ * these ids completed a stop string: the answer is cut, *ret_keep tokens count, and the front must post STOP; later
+ * tokens of the choice are ignored, the END event is still awaited.
+ * api_call_tokens, _end and _ping leave OUT as it was when they fail (STATUS_LIMIT: OUT is full; STATUS_NOMEM); the
+ * call can then only be failed. */
 enum status api_call_tokens(struct api_call *call, uint32_t choice, const int32_t *ids, size_t count, struct buf *out,
     bool *ret_stop, uint32_t *ret_keep);
 enum status api_call_end(struct api_call *call, const struct wire_end *end, struct buf *out);
@@ -83,10 +106,9 @@ enum status api_call_ping(struct api_call *call, struct buf *out);
  * further for a whole answer that has begun.  RETRY_AFTER_S > 0 adds the header. */
 enum status api_call_fail(struct api_call *call, const struct error *error, uint32_t retry_after_s, struct buf *out);
 
-/* Whole answers of the small routes. BODY for /metrics is made by the front and passed in. */
-enum status api_call_models(struct api_call *call, struct buf *out);
-enum status api_call_text(struct api_call *call, enum status status, const char *content_type, const char *body, size_t len,
-    struct buf *out);
+/* Whole answer of /livez, /readyz and /metrics: BODY is made by the front, CONTENT_TYPE is a literal of its own. */
+enum status api_call_text(struct api_call *call, enum status status, const char *content_type, const char *body,
+    size_t len, struct buf *out);
 
 /* For the log line: what was answered so far. */
 bool     api_call_headers_sent(const struct api_call *call);
