@@ -57,7 +57,8 @@ enum engine_control { ENGINE_CONTROL_NONE, ENGINE_CONTROL_CANCEL, ENGINE_CONTROL
 struct engine_end {
 	enum wire_finish finish;
 	enum status      status; /* STATUS_OK unless finish is WIRE_FINISH_ERROR */
-	uint32_t         prompt_tokens, completion_tokens;
+	uint32_t         prompt_tokens;
+	uint32_t         completion_tokens; /* token() calls of the request; with STOP the kept ones, never more than those */
 };
 
 /* Called from engine_step and engine_submit, on the caller's thread. */
@@ -69,8 +70,11 @@ struct engine_sink {
 	bool (*may_publish)(void *context, uint64_t tag, uint32_t events);
 	/* One generated token.  Only called after may_publish said yes for this step. */
 	void (*token)(void *context, uint64_t tag, uint32_t seq, int32_t id);
-	/* Exactly once per accepted request, after its last token; its blocks are free by then. */
+	/* Exactly once per accepted request, after its last token; its blocks are free by then.  The end-of-sequence id is
+	 * not passed to token() unless the request ignores it. */
 	void (*end)(void *context, uint64_t tag, uint32_t seq, const struct engine_end *end);
+	/* A step of ROWS rows is about to be launched (the driver announces long ones).  May be NULL. */
+	void (*launch)(void *context, uint32_t rows);
 };
 
 /* MODEL and SINK are borrowed.  Takes all memory of the plan (model_plan); *ret_plan may be NULL. METRICS may be NULL. */

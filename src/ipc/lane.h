@@ -26,12 +26,21 @@
  * Credit: the child drains the event ring always, into bounded memory per request, and publishes in `consumed` the
  * event bytes of that request whose text has been written to the client.  The batcher plans a sequence only while
  * published − consumed + two steps' worst case ≤ stream_window, and event rings hold slots × window, so a ring fills
- * only if the child is stopped.
+ * only if the child is stopped.  Event bytes are the sum of header.bytes of the request's events (what lane_front_read
+ * returns, not what the ring stores); both sides count them from 0 for every generation.
+ *
+ * Replies: ACCEPT and WAIT both admit the request (WAIT(n): n requests are before it in the queue): the child goes on
+ * and submits.  REJECT(s) does not: the slot's generation is over, try again after s seconds.  Whoever sets a reply wakes the
+ * child like after an event; the child re-reads the replies it waits for after lane_front_prepare_wait.
+ *
+ * The child rings the doorbell after every record and after CANCEL and STOP; publishing `consumed` needs no ring (a
+ * paused sequence is looked at again within 10 ms).
  *
  * Trust: the batcher copies before it validates and keeps its own indices (ring.h); truncating the object is
  * impossible (seals: ftruncate gives EPERM).  Nothing is allocated in shared memory, so nothing can leak there.
  *
- * Waking the child (the batcher's half runs in the notifier thread):
+ * Waking the child (the thread that published takes the flag, a notifier thread writes the eventfd: a wake is a system
+ * call, and a thousand of them must not hold up a step):
  *   child:   front_waiting.store(1, seq_cst) ; re-read event tail (seq_cst) ; epoll_wait     [W1 W2]
  *   batcher: event tail.store(release) ; fence(seq_cst) ; front_waiting.load ; exchange(0) ; eventfd write  [N1 N2]
  * Either the child sees the new tail or the batcher sees front_waiting: both are sequentially consistent.
@@ -144,7 +153,8 @@ enum status lane_batcher_write(struct lane *lane, void *event, size_t bytes, con
 /* Event bytes of (slot, generation) that have reached the client; 0 while another generation stands there. */
 uint32_t lane_batcher_consumed(const struct lane *lane, uint32_t slot, uint32_t generation);
 
-/* Notifier thread: true when the child announced that it waits; the caller must then write its eventfd. */
+/* After an event (step thread) or a reply (intake): true when the child announced that it waits; its eventfd must then be
+ * written. */
 bool lane_batcher_take_waiting(struct lane *lane);
 
 /* Unread records at a reset are dropped: counts them, for the metric. */

@@ -106,7 +106,8 @@ struct sample_row {
 	uint32_t             logit_row; /* index into batch.logit_rows */
 	uint32_t             choice;
 	uint64_t             position;  /* of the token being drawn: the sequence's length before it */
-	uint64_t             tag;       /* the engine's, for backends that look requests up (script) */
+	uint64_t             generated; /* tokens of this choice drawn before it: position − prompt length */
+	uint64_t             tag;       /* the engine's request id, for messages */
 	struct sample_params params;
 };
 
