@@ -5,3 +5,6 @@ PY_LOG_COMPILER = python3
 
 dist_check_SCRIPTS = tests/scripts/check_includes.sh tests/scripts/check_style.sh
 TESTS += $(dist_check_SCRIPTS)
+
+# Behaviour tests start the real processes; what they share is in harness.py.
+EXTRA_DIST += tests/behaviour/harness.py
