@@ -1,1 +1,2 @@
 # cpu
+noinst_HEADERS += src/cpu/cpu_backend.h

@@ -39,7 +39,8 @@ enum weight_format {
 };
 
 /* A weight as the file stores it: [rows, columns], columns contiguous (for a linear layer: rows = outputs N, columns =
- * inputs K).  `data` stays valid until backend_ops.weights_done. */
+ * inputs K).  rows = 1 is a vector (norm weight, bias): the backend keeps it in float32.  `data` is read by weight_load
+ * only. */
 struct weight_desc {
 	const char        *name;
 	enum weight_format format;
@@ -111,6 +112,14 @@ struct sample_row {
 	struct sample_params params;
 };
 
+/* The largest step, for which a backend takes its own scratch once, at start. */
+struct backend_limits {
+	uint32_t rows, logit_rows;  /* tokens, and rows whose logits are wanted, of one step */
+	uint32_t vocab;             /* rows of the output matrix */
+	uint32_t width;             /* the widest input of a linear layer */
+	uint32_t q_heads, head_dim; /* of the widest attention */
+};
+
 struct backend_memory {
 	uint64_t total, available; /* bytes of the device (for the CPU: this process's share) */
 };
@@ -125,18 +134,20 @@ struct backend_ops {
 	const char *(*describe)(struct backend *b); /* one line for the log: instruction set, threads */
 
 	/* Load time.  Re-packs one weight; several weights of equal width may be stacked by rows into one (fused QKV,
-	 * gate + up): COUNT descriptors with equal columns and any formats. */
+	 * gate + up): COUNT descriptors with equal columns and any formats.  Vectors (rows = 1) are put end to end. */
 	enum status (*weight_load)(struct backend *b, const struct weight_desc *parts, uint32_t count,
 	    struct backend_weight **ret, struct error *error);
 	void (*weight_free)(struct backend *b, struct backend_weight *w);
 	uint64_t (*weight_bytes)(const struct backend *b, const struct backend_weight *w);
 
 	/* Start time: memory is taken here and never later. */
+	uint64_t (*activation_bytes)(const struct backend *b, uint32_t rows, uint32_t width);
 	enum status (*activation_alloc)(struct backend *b, uint32_t rows, uint32_t width, struct activation *ret);
 	void (*activation_free)(struct backend *b, struct activation *a);
 	uint64_t (*kv_bytes)(const struct backend *b, const struct kv_group_desc *group); /* of one block over all layers */
 	enum status (*kv_alloc)(struct backend *b, uint32_t group, const struct kv_group_desc *desc, struct error *error);
-	enum status (*sampler_alloc)(struct backend *b, uint32_t max_rows, uint32_t vocab);
+	uint64_t (*scratch_bytes)(const struct backend *b, const struct backend_limits *limits);
+	enum status (*scratch_alloc)(struct backend *b, const struct backend_limits *limits, struct error *error);
 
 	/* A step.  All enqueue. */
 	enum status (*step_begin)(struct backend *b, const struct batch *batch);
@@ -165,7 +176,8 @@ struct backend_ops {
 
 	/* The second launch of a step: draws one id per row into device memory.  Ids ≥ VOCAB_LIMIT are masked. */
 	enum status (*sample)(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit);
-	/* Waits for everything enqueued; *ret_ids (may be NULL) gets the ids of the last sample. */
+	/* Waits for everything enqueued; *ret_ids (may be NULL) gets the ids of the last sample; −1 for a row whose logits
+	 * hold a NaN or an infinity: that request must end with an error, its neighbours go on. */
 	enum status (*wait)(struct backend *b, int32_t *ret_ids, uint32_t count, struct error *error);
 	/* After wait: copies the float32 logits of row INDEX of batch.logit_rows [vocab] (tests, evaluation, logprobs). */
 	enum status (*read_logits)(struct backend *b, uint32_t index, float *ret, uint32_t vocab);
