@@ -18,8 +18,10 @@ service says it is ready, and stops what it started:
 Nothing here sleeps for a fixed time: wait_until polls a condition up to a deadline, and the deadline only decides when a
 hung test is given up, never whether a good one passes.
 """
+import http.client
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -278,6 +280,79 @@ def program(name):
     return path
 
 
+class Nginx:
+    """nginx with the shipped site, rendered for CONF_PATH, as an instance of its own in DIRECTORY; and TLS clients for it.
+    The certificate is made here and verified by every client."""
+
+    def __init__(self, directory, conf_path, options=(), allow="127.0.0.0/8"):
+        binary = require_tool("nginx")
+        self.dir = directory
+        self.certificate, key = os.path.join(directory, "tls.crt"), os.path.join(directory, "tls.key")
+        subprocess.run([require_tool("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                        "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", self.certificate],
+                       check=True, capture_output=True)
+        who = ("--user", pwd.getpwuid(0).pw_name) if os.geteuid() == 0 else ()
+        for _ in range(5):  # somebody else may take the port between choosing and listening
+            self.port = free_port()
+            site = subprocess.run(
+                [os.path.join(SOURCE, "nginx", "penstock-site"), "--penstock", program("penstock"), "--config", conf_path,
+                 "--listen", f"127.0.0.1:{self.port}", "--certificate", self.certificate, "--key", key,
+                 "--instance", directory, "--allow", allow, *who, *options], capture_output=True, text=True)
+            equal(site.returncode, 0, site.stderr)
+            path = os.path.join(directory, "nginx.conf")
+            with open(path, "w") as f:
+                f.write(site.stdout)
+            self.process = Process("nginx", [binary, "-e", os.path.join(directory, "nginx-error.log"), "-p", directory,
+                                             "-c", path, "-g", "daemon off;"], directory)
+            if wait_until(self.listening, "nginx") == "up":
+                return
+            if "Address already in use" not in self.process.log_text():
+                break
+        raise AssertionError("nginx does not start: " + self.process.log_text())
+
+    def listening(self):
+        if not self.process.running():
+            return "ended"
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return "up"
+        except OSError:
+            return None
+
+    @property
+    def url(self):
+        return f"https://127.0.0.1:{self.port}"
+
+    def tls(self, timeout=None, alpn=("http/1.1",)):
+        """A verified TLS connection."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.set_alpn_protocols(list(alpn))
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout or DEADLINE)
+        return context.wrap_socket(raw, server_hostname="localhost")
+
+    def raw(self, data, timeout=None):
+        """Sends bytes, reads to the end of the connection; the parsed first response."""
+        with self.tls(timeout) as s:
+            s.sendall(data)
+            return self.read_response(s)
+
+    def read_response(self, s):
+        response = http.client.HTTPResponse(s)
+        response.begin()
+        return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read(), True)
+
+    def https(self, method, path, body=None, headers=None, timeout=None):
+        """One request with the standard library's client."""
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=timeout or DEADLINE)
+        connection.sock = self.tls(timeout)
+        connection.request(method, path, body=body.encode() if isinstance(body, str) else body, headers=headers or {})
+        response = connection.getresponse()
+        reply = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read(), True)
+        connection.close()
+        return reply
+
+
 class Stack:
     """penstockd + penstock-front (+ nginx) on a private configuration.
 
@@ -285,7 +360,7 @@ class Stack:
     model    model file; default: the tiny one of the tests
     conf     {"section.option": value} over the defaults below
     keys     make a key file with one key (stack.key); False: no keys are asked for
-    nginx    start nginx with the shipped site in front (stack.port, stack.certificate)
+    nginx    start nginx with the shipped site in front (stack.nginx)
     """
 
     def __init__(self, script=None, model=None, conf=None, keys=True, nginx=False, nginx_options=(), start=True, env=None):
@@ -383,46 +458,9 @@ class Stack:
     def wait_ready(self):
         wait_until(self.ready, "readiness")
 
-    def make_certificate(self):
-        self.certificate, self.certificate_key = os.path.join(self.dir, "tls.crt"), os.path.join(self.dir, "tls.key")
-        subprocess.run([require_tool("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-                        "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-                        "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", self.certificate_key,
-                        "-out", self.certificate], check=True, capture_output=True)
-
     def start_nginx(self):
-        binary = require_tool("nginx")
-        self.make_certificate()
-        for attempt in range(5):  # somebody else may take the port between choosing and listening
-            self.port = free_port()
-            site = subprocess.run(
-                [os.path.join(SOURCE, "nginx", "penstock-site"), "--penstock", program("penstock"), "--config", self.conf_path,
-                 "--listen", f"127.0.0.1:{self.port}", "--certificate", self.certificate, "--key", self.certificate_key,
-                 "--instance", self.dir, "--allow", "127.0.0.0/8", *self.nginx_options], capture_output=True, text=True)
-            equal(site.returncode, 0, site.stderr)
-            path = os.path.join(self.dir, "nginx.conf")
-            with open(path, "w") as f:
-                f.write(site.stdout)
-            self.nginx = Process("nginx", [binary, "-e", os.path.join(self.dir, "nginx-error.log"), "-p", self.dir, "-c", path,
-                                           "-g", "daemon off;"], self.dir)
-            self.processes.append(self.nginx)
-
-            def listening():
-                if not self.nginx.running():
-                    return "ended"
-                try:
-                    socket.create_connection(("127.0.0.1", self.port), 1).close()
-                    return "up"
-                except OSError:
-                    return None
-            if wait_until(listening, "nginx") == "up":
-                return
-            self.processes.remove(self.nginx)
-        raise AssertionError("nginx does not start: " + self.nginx.log_text())
-
-    @property
-    def url(self):
-        return f"https://127.0.0.1:{self.port}"
+        self.nginx = Nginx(self.dir, self.conf_path, self.nginx_options)
+        self.processes.append(self.nginx.process)
 
     def close(self):
         for process in reversed(self.processes):
@@ -488,26 +526,3 @@ class Stack:
         """Process ids of the front's children."""
         with open(f"/proc/{self.front.pid}/task/{self.front.pid}/children") as f:
             return [int(pid) for pid in f.read().split()]
-
-    def tls_context(self, alpn=("http/1.1",)):
-        context = ssl.create_default_context(cafile=self.certificate)
-        context.set_alpn_protocols(list(alpn))
-        return context
-
-    def tls(self, timeout=None):
-        """A verified TLS connection to nginx."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout or DEADLINE)
-        return self.tls_context().wrap_socket(raw, server_hostname="localhost")
-
-    def https(self, method, path, body=None, headers=None, timeout=None):
-        """One request through nginx with the standard library's client."""
-        import http.client
-        connection = http.client.HTTPSConnection("localhost", self.port, context=self.tls_context(), timeout=timeout or DEADLINE)
-        connection.connect = lambda: setattr(connection, "sock", self.tls(timeout))
-        if isinstance(body, str):
-            body = body.encode()
-        connection.request(method, path, body=body, headers=headers or {})
-        response = connection.getresponse()
-        reply = Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read(), True)
-        connection.close()
-        return reply

@@ -1,0 +1,114 @@
+/* penstock.c: owns the command table, the usage texts of the whole tool and the helpers of tool.h.  Every command lives
+ * in a file of its own.  Invariant: results go to standard output, everything else to standard error. */
+#include "config.h"
+
+#include "tools/tool.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct command {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *summary;
+} commands[] = {
+	{ "config", tool_config, "check, dump or sample penstock.conf" },
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void usage(FILE *stream)
+{
+	fputs("usage: penstock COMMAND [OPTION…]\n\n", stream);
+	for (size_t i = 0; i < COMMAND_COUNT; i++)
+		fprintf(stream, "  %-11s %s\n", commands[i].name, commands[i].summary);
+	fputs("\n`penstock COMMAND --help` explains one command.  Exit status: 0 done, 1 failed, 2 wrong usage.\n", stream);
+}
+
+int tool_fail(const char *command, const struct error *error)
+{
+	fprintf(stderr, "penstock %s: %s\n", command, error->message);
+	return TOOL_FAILED;
+}
+
+int tool_usage(const char *command, const char *format, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "penstock %s: ", command);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, " (see `penstock %s --help`)\n", command);
+	return TOOL_USAGE;
+}
+
+bool tool_load_conf(const char *command, const char *path, struct conf *ret)
+{
+	struct error error;
+
+	if (!conf_load(path ? path : PENSTOCK_CONF, ret, &error))
+		return true;
+	tool_fail(command, &error);
+	return false;
+}
+
+bool tool_int(const char *command, const char *option, const char *text, int64_t min, int64_t max, int64_t *ret)
+{
+	char     *end;
+	long long value;
+
+	errno = 0;
+	value = strtoll(text, &end, 10);
+	if (end == text || *end || errno || value < min || value > max) {
+		tool_usage(command, "%s %s: not a whole number in %lld…%lld", option, text, (long long)min, (long long)max);
+		return false;
+	}
+	*ret = value;
+	return true;
+}
+
+bool tool_real(const char *command, const char *option, const char *text, double min, double max, double *ret)
+{
+	char  *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= min && value <= max)) {
+		tool_usage(command, "%s %s: not a number in %g…%g", option, text, min, max);
+		return false;
+	}
+	*ret = value;
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		usage(stderr);
+		return TOOL_USAGE;
+	}
+	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+		usage(stdout);
+		return TOOL_OK;
+	}
+	if (!strcmp(argv[1], "--version")) {
+		puts("penstock " VERSION);
+		return TOOL_OK;
+	}
+	for (size_t i = 0; i < COMMAND_COUNT; i++) {
+		if (strcmp(argv[1], commands[i].name))
+			continue;
+		int code = commands[i].run(argc - 1, argv + 1);
+		if ((fflush(stdout) || ferror(stdout)) && code == TOOL_OK) {
+			fprintf(stderr, "penstock %s: cannot write the result: %s\n", argv[1], strerror(errno));
+			return TOOL_FAILED;
+		}
+		return code;
+	}
+	fprintf(stderr, "penstock: unknown command %s\n\n", argv[1]);
+	usage(stderr);
+	return TOOL_USAGE;
+}
