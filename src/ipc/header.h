@@ -1,13 +1,23 @@
-/* header.h: what penstockd tells everybody: who it is, what it serves, whether it lives, and its counters.
+/* header.h: what penstockd tells everybody: who it is, what it serves, and whether it lives.
  *
- * Two named objects made by penstockd and mapped read-only by everyone else: /penstock.INSTANCE.header and
- * /penstock.INSTANCE.metrics (both posix_fallocated, so that a full /dev/shm is an error at start and not a SIGBUS).
- * A reader checks magic, layout hash and size before it believes a word, and epoch to notice a restart.
+ * A named object made by penstockd and mapped read-only by everyone else: /penstock.INSTANCE.header (object.h); its
+ * sibling with the counters is metrics.h.  A reader checks magic, layout hash and size before it believes a word, and
+ * epoch to notice a restart: the new penstockd makes a new object, a reader that still maps the old one sees the
+ * heartbeat grow stale (or the end of the control socket, which is sooner) and opens again.
+ *
+ * Atomics:
+ *   H1  state.store(release)         by the step thread, after the fields above it     pairs with
+ *   H2  state.load(acquire)          by readers: READY or DRAINING ⇒ those fields are final
+ *   H3  long_step_until_ns is announced before the long step and set to 0 after the beat that follows it (both
+ *       store(release)); a reader loads the announcement first, then the beat (both acquire): if it finds the
+ *       announcement gone, it finds the beat that ended it.
+ *   steps, step_time_ns: relaxed on both sides, each a value on its own.
  */
 #ifndef PENSTOCK_IPC_HEADER_H
 #define PENSTOCK_IPC_HEADER_H
 
 #include "base/status.h"
+#include "ipc/object.h"
 #include "ipc/ring.h"
 
 #include <stdbool.h>
@@ -16,7 +26,7 @@ enum header_state { HEADER_LOADING, HEADER_READY, HEADER_DRAINING, HEADER_STOPPE
 enum { HEADER_NAME_MAX = 160 };
 
 struct header_shared {
-	uint64_t magic, layout_hash;
+	struct object_head head;
 	uint64_t epoch;            /* differs for every start of penstockd (realtime ns at start) */
 	int64_t  pid;
 	int64_t  start_time_s;     /* Unix time */
@@ -39,16 +49,28 @@ struct header_shared {
 
 struct header {
 	struct header_shared *shared; /* mapped; writable only on the creator's side */
-	char                  name[80]; /* creator: unlinked by header_close */
+	char                  name[OBJECT_NAME_MAX]; /* creator: unlinked by header_close */
 };
 
+/* Batcher: makes the object in state HEADER_LOADING with epoch, pid, start time and a first heartbeat. */
 enum status header_create(const char *instance, int gid, struct header *ret, struct error *error);
 enum status header_open(const char *instance, struct header *ret, struct error *error); /* read-only */
-void        header_close(struct header *header);
+void        header_close(struct header *header); /* zeroed handles are fine */
 
-/* Is this batcher alive and willing?  NOW_NS is CLOCK_MONOTONIC, WATCHDOG_NS the age that counts as gone.  Loading and
- * announced long steps are alive. */
+/* Step thread: HEADER_READY only after the fields that are written once. */
+void header_set_state(struct header *header, enum header_state state);
+
+/* Step thread: I live.  At least every 100 ms. */
+void header_beat(struct header *header, uint64_t now_ns);
+
+/* Step thread, around a step known to be long: not hung before UNTIL_NS; 0 after the next beat ends it. */
+void header_announce_long_step(struct header *header, uint64_t until_ns);
+
+/* Readers.  Is this batcher alive?  NOW_NS is CLOCK_MONOTONIC, WATCHDOG_NS the age that counts as gone.  Loading and
+ * announced long steps are alive: a loader that has died is known from the end of its control socket, not from here.
+ * Stopped and unknown states are not. */
 bool header_alive(const struct header_shared *shared, uint64_t now_ns, uint64_t watchdog_ns);
-bool header_ready(const struct header_shared *shared, uint64_t now_ns, uint64_t watchdog_ns); /* alive and HEADER_READY */
+/* Alive and HEADER_READY. */
+bool header_ready(const struct header_shared *shared, uint64_t now_ns, uint64_t watchdog_ns);
 
 #endif

@@ -4,6 +4,9 @@
 #ifndef PENSTOCK_IPC_WIRE_H
 #define PENSTOCK_IPC_WIRE_H
 
+#include "base/status.h"
+
+#include <stddef.h>
 #include <stdint.h>
 
 /* First 8 bytes of everything in a ring. */
@@ -34,7 +37,8 @@ enum {
 	WIRE_EVENT_IDS_MAX = 64,          /* ids in one TOKEN event */
 	WIRE_PROMPT_TOKENS_MAX = 1 << 20, /* of one request */
 	WIRE_CHOICES_MAX = 128,
-	WIRE_RECORD_MAX = (int)sizeof(struct wire_tokens) + WIRE_TOKENS_MAX * 4
+	WIRE_RECORD_MAX = (int)sizeof(struct wire_tokens) + WIRE_TOKENS_MAX * 4,
+	WIRE_EVENT_MAX = (int)sizeof(struct wire_token) + WIRE_EVENT_IDS_MAX * 4 /* ≥ sizeof(struct wire_end) */
 };
 
 /* Why a choice ended. */
@@ -45,5 +49,16 @@ enum { WIRE_FLAG_IGNORE_EOS = 1 << 0, WIRE_FLAG_ALL = (1 << 1) - 1 };
 /* FNV-1a over names, types and sizes of the whole table and WIRE_VERSION: differs whenever the layout does. */
 uint64_t wire_layout_hash(void);
 enum { WIRE_VERSION = 1 };
+
+/* Does a record (front → batcher) or an event (batcher → front) of BYTES bytes, already copied to private memory, have
+ * the shape its type demands: a known type of the right direction, header.bytes = BYTES, a count within its limit that
+ * explains the size exactly, reserved fields 0, a generation other than 0, and a slot below SLOT_COUNT?  STATUS_OK or
+ * STATUS_INVALID.  What the values mean (a sequence of offsets, a temperature) is for the reader to judge.
+ * BUFFER is 8-byte aligned. */
+enum status wire_check_record(const void *buffer, size_t bytes, uint32_t slot_count);
+enum status wire_check_event(const void *buffer, size_t bytes, uint32_t slot_count);
+
+/* What a record of BYTES bytes takes up in a ring. */
+static inline uint32_t wire_stored_bytes(uint32_t bytes) { return (bytes + 7) & ~UINT32_C(7); }
 
 #endif
