@@ -3,11 +3,10 @@ TEST_EXTENSIONS = .sh .py
 SH_LOG_COMPILER = $(SHELL)
 PY_LOG_COMPILER = python3
 
-dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.sh
+dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.sh tests/scripts/check_units.sh
 TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
 EXTRA_DIST += tests/behaviour/harness.py
 behaviour_tests = tests/behaviour/test_nginx_site.py
 dist_check_SCRIPTS += $(behaviour_tests)
-TESTS += $(behaviour_tests)
