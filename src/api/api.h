@@ -54,6 +54,13 @@ enum api_route {
 	API_ROUTE_COUNT
 };
 
+enum {
+	API_ERROR_BODY_MAX = 4096,           /* an error body is smaller, whatever the request held */
+	API_ANSWER_MAX = 16 << 20,           /* bytes of text of a whole (not streamed) answer */
+	API_MESSAGES_MAX = 4096,             /* messages of one request */
+	API_PARTS_MAX = 1024                 /* content parts of one message */
+};
+
 struct api_call; /* opaque: one request */
 
 /* What the batcher must be asked for, owned by the call: everything but the prompt is valid after api_call_parse (for

@@ -1,1 +1,7 @@
-EXTRA_DIST += src/api/api.h src/api/keys.h src/api/exposition.h src/api/routes.def
+noinst_LIBRARIES += libapi.a
+libapi_a_SOURCES = src/api/api.h src/api/call.h src/api/call.c src/api/request.c src/api/respond.c \
+	src/api/route.c src/api/route.h src/api/routes.def src/api/params.c src/api/params.h src/api/params.def \
+	src/api/json_text.c src/api/json_text.h src/api/stop.c src/api/stop.h src/api/keys.c src/api/keys.h \
+	src/api/exposition.c src/api/exposition.h
+libapi_a_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(CRYPTO_CFLAGS)
+API_LIBS = libapi.a $(JANSSON_LIBS) $(CRYPTO_LIBS)
