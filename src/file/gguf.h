@@ -50,7 +50,7 @@ void        gguf_close(struct gguf *gguf);
 size_t                    gguf_tensor_count(const struct gguf *gguf);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, size_t index);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *name); /* NULL when absent */
-size_t                    gguf_data_bytes(const struct gguf *gguf);
+size_t                    gguf_data_bytes(const struct gguf *gguf); /* of all tensors together */
 
 /* Block geometry of a tensor type: elements and bytes per block; false for types this reader does not know. */
 bool        gguf_type_block(enum gguf_type type, unsigned *ret_elements, unsigned *ret_bytes);

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VOCAB_SIZE_MAX = 1 << 20, VOCAB_TOKEN_MAX = 1 << 16, VOCAB_EOS_MAX = 16 };
+enum { VOCAB_SIZE_MAX = 1 << 20, VOCAB_TOKEN_MAX = 1 << 16, VOCAB_SPECIAL_MAX = 256, VOCAB_EOS_MAX = 16 };
 
 enum vocab_kind {
 	VOCAB_NORMAL,  /* bytes are what the token stands for */
@@ -27,7 +27,7 @@ enum status vocab_from_gguf(const struct gguf *gguf, struct vocab **ret, struct 
 void        vocab_free(struct vocab *vocab);
 
 uint32_t        vocab_size(const struct vocab *vocab);
-enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id);
+enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id); /* VOCAB_UNUSED for ids out of range */
 /* Bytes of a token, owned by the vocabulary; NULL and 0 for ids out of range. */
 const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len);
 /* Id of the special token spelled TEXT (control or user), −1 when there is none. */
