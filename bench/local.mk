@@ -1,1 +1,4 @@
-# bench
+# Benchmarks: run by hand, never timed tests (BENCHMARKS.md records the figures).
+noinst_PROGRAMS += bench/bench_hop
+bench_bench_hop_SOURCES = bench/bench_hop.c
+bench_bench_hop_LDADD = $(IPC_LIBS) $(BASE_LIBS)
