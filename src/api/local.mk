@@ -5,3 +5,17 @@ libapi_a_SOURCES = src/api/api.h src/api/call.h src/api/call.c src/api/request.c
 	src/api/exposition.c src/api/exposition.h
 libapi_a_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(CRYPTO_CFLAGS)
 API_LIBS = libapi.a $(JANSSON_LIBS) $(CRYPTO_LIBS)
+
+if HAVE_CHECK
+check_PROGRAMS += tests/unit/test_api_stop tests/unit/test_api_keys tests/unit/test_api_params
+TESTS += tests/unit/test_api_stop tests/unit/test_api_keys tests/unit/test_api_params
+tests_unit_test_api_stop_SOURCES = tests/unit/test_api_stop.c
+tests_unit_test_api_stop_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_api_stop_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_api_keys_SOURCES = tests/unit/test_api_keys.c
+tests_unit_test_api_keys_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_api_keys_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_api_params_SOURCES = tests/unit/test_api_params.c
+tests_unit_test_api_params_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
+tests_unit_test_api_params_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+endif
