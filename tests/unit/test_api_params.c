@@ -313,8 +313,8 @@ START_TEST(routes)
 	ck_assert_int_eq(route_find("/v1/models/a/b", &rest), API_ROUTE_MODEL);
 	ck_assert_str_eq(rest, "a/b");
 	ck_assert_int_eq(route_find("/livez", &rest), API_ROUTE_LIVEZ);
-	static const char *const none[] = { "", "/", "/v1/models/", "/v1/chat/completions/", "/v1/chat", "/livezz", "v1/models", "//livez",
-		"/LIVEZ", "/v1/chat/completions?x" };
+	static const char *const none[] = { "", "/", "/v1/models/", "/v1/chat/completions/", "/v1/chat", "/livezz", "v1/models",
+		"//livez", "/LIVEZ", "/v1/chat/completions?x" };
 	for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
 		ck_assert_int_eq(route_find(none[i], &rest), API_ROUTE_NONE);
 	ck_assert_ptr_null(route_row(API_ROUTE_NONE));
