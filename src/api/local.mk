@@ -5,6 +5,7 @@ libapi_a_SOURCES = src/api/api.h src/api/call.h src/api/call.c src/api/request.c
 	src/api/exposition.c src/api/exposition.h
 libapi_a_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS) $(CRYPTO_CFLAGS)
 API_LIBS = libapi.a $(JANSSON_LIBS) $(CRYPTO_LIBS)
+EXTRA_DIST += docs/api.md tests/scripts/check_api_doc.sh
 
 if HAVE_CHECK
 check_PROGRAMS += tests/unit/test_api_stop tests/unit/test_api_keys tests/unit/test_api_params
@@ -18,4 +19,10 @@ tests_unit_test_api_keys_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
 tests_unit_test_api_params_SOURCES = tests/unit/test_api_params.c
 tests_unit_test_api_params_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
 tests_unit_test_api_params_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+
+check_PROGRAMS += tests/unit/api_tables
+tests_unit_api_tables_SOURCES = tests/unit/api_tables.c
+tests_unit_api_tables_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
+tests_unit_api_tables_LDADD = $(API_LIBS) $(BASE_LIBS)
+TESTS += tests/scripts/check_api_doc.sh
 endif
