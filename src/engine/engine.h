@@ -99,7 +99,9 @@ enum status engine_step(struct engine *engine, uint64_t now_ns, struct engine_st
 
 uint32_t engine_running(const struct engine *engine);
 uint32_t engine_waiting(const struct engine *engine);
-/* Ends every request with CANCELLED (shutdown). */
+/* Ends every request (shutdown): CANCELLED for STATUS_CANCELLED, an error with STATUS otherwise. */
 void     engine_cancel_all(struct engine *engine, enum status status);
+/* Number of sequences paused by credit at the last step. */
+uint32_t engine_paused(const struct engine *engine);
 
 #endif
