@@ -3,7 +3,8 @@ TEST_EXTENSIONS = .sh .py
 SH_LOG_COMPILER = $(SHELL)
 PY_LOG_COMPILER = python3
 
-dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.sh tests/scripts/check_units.sh
+dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.sh tests/scripts/check_units.sh \
+	tests/scripts/check_shell.sh
 TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
