@@ -9,5 +9,5 @@ TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
 EXTRA_DIST += tests/behaviour/harness.py
-behaviour_tests = tests/behaviour/test_nginx_site.py
+behaviour_tests = tests/behaviour/test_nginx_site.py tests/behaviour/test_tool.py
 dist_check_SCRIPTS += $(behaviour_tests)

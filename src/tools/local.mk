@@ -1,5 +1,7 @@
 # penstock: the command-line tool.
 bin_PROGRAMS += penstock
-penstock_SOURCES = src/tools/penstock.c src/tools/tool.h src/tools/config.c
+penstock_SOURCES = src/tools/penstock.c src/tools/tool.h src/tools/config.c src/tools/key.c src/tools/status.c \
+	src/tools/text.c src/tools/text.h src/tools/tokenize.c
 penstock_CPPFLAGS = $(AM_CPPFLAGS) -DPENSTOCK_CONF='"$(sysconfdir)/penstock/penstock.conf"'
-penstock_LDADD = $(BASE_LIBS)
+penstock_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+penstock_LDADD = $(API_LIBS) $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(IPC_LIBS) $(BASE_LIBS) $(JANSSON_LIBS) -lm

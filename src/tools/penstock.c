@@ -16,6 +16,11 @@ static const struct command {
 	int (*run)(int argc, char **argv);
 	const char *summary;
 } commands[] = {
+	{ "status", tool_status, "show whether penstockd lives and what it does" },
+	{ "drain", tool_drain, "let penstockd finish its requests and end" },
+	{ "key", tool_key, "make, list and revoke API keys" },
+	{ "tokenize", tool_tokenize, "text to token ids, JSON lines" },
+	{ "detokenize", tool_detokenize, "token ids to text, JSON lines" },
 	{ "config", tool_config, "check, dump or sample penstock.conf" },
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
