@@ -20,6 +20,12 @@ tests_unit_test_api_params_SOURCES = tests/unit/test_api_params.c
 tests_unit_test_api_params_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
 tests_unit_test_api_params_LDADD = $(API_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
 
+check_PROGRAMS += tests/unit/test_api_call
+TESTS += tests/unit/test_api_call
+tests_unit_test_api_call_SOURCES = tests/unit/test_api_call.c tests/support/api_fixture.c tests/support/api_fixture.h
+tests_unit_test_api_call_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_api_call_LDADD = $(API_LIBS) $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+
 check_PROGRAMS += tests/unit/api_tables
 tests_unit_api_tables_SOURCES = tests/unit/api_tables.c
 tests_unit_api_tables_CFLAGS = $(UNIT_CFLAGS) $(JANSSON_CFLAGS)
