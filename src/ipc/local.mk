@@ -5,3 +5,21 @@ libipc_a_SOURCES = src/ipc/wire.c src/ipc/wire.h src/ipc/wire.def src/ipc/ring.c
 	src/ipc/control.c src/ipc/control.h
 # Followed by $(BASE_LIBS) on a link line.
 IPC_LIBS = libipc.a
+
+if HAVE_CHECK
+ipc_unit_tests = tests/unit/test_ipc_ring tests/unit/test_ipc_lane tests/unit/test_ipc_objects tests/unit/test_ipc_control
+check_PROGRAMS += $(ipc_unit_tests)
+TESTS += $(ipc_unit_tests)
+tests_unit_test_ipc_ring_SOURCES = tests/unit/test_ipc_ring.c
+tests_unit_test_ipc_ring_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_ipc_ring_LDADD = $(IPC_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_ipc_lane_SOURCES = tests/unit/test_ipc_lane.c
+tests_unit_test_ipc_lane_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_ipc_lane_LDADD = $(IPC_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_ipc_objects_SOURCES = tests/unit/test_ipc_objects.c
+tests_unit_test_ipc_objects_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_ipc_objects_LDADD = $(IPC_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_ipc_control_SOURCES = tests/unit/test_ipc_control.c
+tests_unit_test_ipc_control_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_ipc_control_LDADD = $(IPC_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+endif
