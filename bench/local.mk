@@ -2,3 +2,7 @@
 noinst_PROGRAMS += bench/bench_hop
 bench_bench_hop_SOURCES = bench/bench_hop.c
 bench_bench_hop_LDADD = $(IPC_LIBS) $(BASE_LIBS)
+
+noinst_PROGRAMS += bench/bench_tokenizer
+bench_bench_tokenizer_SOURCES = bench/bench_tokenizer.c
+bench_bench_tokenizer_LDADD = $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)

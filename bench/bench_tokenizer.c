@@ -1,0 +1,126 @@
+/* bench_tokenizer.c: load time of vocabulary and tokenizer, speed of encoding and decoding.
+ *
+ *     bench/bench_tokenizer MODEL.gguf TEXTFILE
+ *
+ * Encodes the text again and again for about a second, then 10 MB each of inputs made to be slow; decodes the text's ids.
+ */
+#include "base/clock.h"
+#include "file/gguf.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SLOW_BYTES = 10000000, TEXT_MAX = 1 << 26 };
+
+static double seconds(void) { return (double)clock_now_ns() * 1e-9; }
+
+static void encode(const struct tokenizer *tokenizer, const char *name, const char *bytes, size_t len, struct token_list *list)
+{
+	struct text_span span = { bytes, len, false };
+	struct error     error;
+	unsigned         rounds = 0;
+	double           start = seconds(), end;
+
+	do {
+		list->count = 0;
+		if (tokenizer_encode(tokenizer, &span, 1, len + 1, list, &error)) {
+			fprintf(stderr, "%s: %s\n", name, error.message);
+			return;
+		}
+		rounds++;
+		end = seconds();
+	} while (end - start < 1);
+	printf("encode %-24s %9zu bytes %9zu tokens %8.2f MB/s %8.1f ms\n", name, len, list->count,
+	    (double)len * rounds / (end - start) * 1e-6, (end - start) / rounds * 1e3);
+}
+
+static void encode_repeated(const struct tokenizer *tokenizer, const char *name, const char *unit)
+{
+	struct token_list list = { 0 };
+	char             *bytes = malloc(SLOW_BYTES);
+	size_t            len = strlen(unit);
+
+	for (size_t i = 0; bytes && i < SLOW_BYTES; i++)
+		bytes[i] = unit[i % len];
+	if (bytes)
+		encode(tokenizer, name, bytes, SLOW_BYTES, &list);
+	free(bytes);
+	token_list_free(&list);
+}
+
+static void decode(const struct vocab *vocab, const struct token_list *list)
+{
+	struct detokenizer detokenizer;
+	struct buf         out;
+	size_t             bytes = 0;
+	double             start = seconds();
+
+	buf_init(&out, 1 << 20);
+	detokenizer_init(&detokenizer, vocab);
+	for (size_t i = 0; i < list->count; i++) {
+		detokenizer_push(&detokenizer, list->ids[i], &out);
+		bytes += out.len;
+		buf_clear(&out);
+	}
+	buf_free(&out);
+	printf("decode %zu tokens, %zu bytes: %.0f ns per token\n", list->count, bytes,
+	    (seconds() - start) * 1e9 / (double)(list->count ? list->count : 1));
+}
+
+int main(int argc, char **argv)
+{
+	struct gguf      *gguf = NULL;
+	struct vocab     *vocab = NULL;
+	struct tokenizer *tokenizer = NULL;
+	struct token_list list = { 0 };
+	struct error      error;
+	double            at[4];
+	char             *text = malloc(TEXT_MAX);
+	size_t            len = 0;
+	FILE             *file = argc == 3 ? fopen(argv[2], "rb") : NULL;
+
+	if (file && text)
+		len = fread(text, 1, TEXT_MAX, file);
+	if (file)
+		fclose(file);
+	if (!len) {
+		fprintf(stderr, "usage: bench_tokenizer MODEL.gguf TEXTFILE\n");
+		return 2;
+	}
+	at[0] = seconds();
+	if (gguf_open(argv[1], &gguf, &error))
+		goto fail;
+	at[1] = seconds();
+	if (vocab_from_gguf(gguf, &vocab, &error))
+		goto fail;
+	at[2] = seconds();
+	if (tokenizer_from_gguf(gguf, vocab, &tokenizer, &error))
+		goto fail;
+	at[3] = seconds();
+	printf("load: open %.2f ms, vocabulary %.2f ms, tokenizer %.2f ms\n", (at[1] - at[0]) * 1e3, (at[2] - at[1]) * 1e3,
+	    (at[3] - at[2]) * 1e3);
+	encode(tokenizer, "text", text, len, &list);
+	decode(vocab, &list);
+	encode_repeated(tokenizer, "one letter", "a");
+	encode_repeated(tokenizer, "spaces", " ");
+	encode_repeated(tokenizer, "punctuation", "-=");
+	encode_repeated(tokenizer, "one word", "internationalisation");
+	encode_repeated(tokenizer, "Chinese, no break", "水从河里流到水轮机");
+	encode_repeated(tokenizer, "not UTF-8", "\xff\xe6");
+	token_list_free(&list);
+	tokenizer_free(tokenizer);
+	vocab_free(vocab);
+	gguf_close(gguf);
+	free(text);
+	return 0;
+fail:
+	fprintf(stderr, "%s\n", error.message);
+	tokenizer_free(tokenizer);
+	vocab_free(vocab);
+	gguf_close(gguf);
+	free(text);
+	return 1;
+}
