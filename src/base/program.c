@@ -2,6 +2,8 @@
  * or error before a daemon starts.  Invariant: PROGRAM_RUN means that every option was read and checked. */
 #include "base/program.h"
 
+#include "base/log.h"
+
 #include <fcntl.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -123,6 +125,17 @@ enum program_action program_start(const struct program *program, int argc, char 
 	if (ret_listen_fd)
 		*ret_listen_fd = arguments.listen_fd;
 	return PROGRAM_RUN;
+}
+
+enum status program_open_log(const struct program *program, const struct conf *conf, struct error *error)
+{
+	static const char *const words[] = { "error", "warn", "info", "debug" };
+	enum log_level           level = LOG_LEVEL_ERROR;
+
+	while (level < LOG_LEVEL_DEBUG && strcmp(words[level], conf->service_log_level))
+		level++;
+	log_init(program->name, level);
+	return *conf->service_log_file ? log_open(conf->service_log_file, error) : STATUS_OK;
 }
 
 void program_harden(void)

@@ -24,6 +24,9 @@ enum program_action {
  * --dump-config, --version, --help.  RET_LISTEN_FD may be NULL; it is −1 when none was inherited. */
 enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret, int *ret_listen_fd);
 
+/* Names the program in the log and opens the configured log file, or stays with standard error. */
+enum status program_open_log(const struct program *program, const struct conf *conf, struct error *error);
+
 /* No core dumps and no ptrace by others (prompts are in memory); descriptors 0 to 2 are open from here on. */
 void program_harden(void);
 

@@ -1,0 +1,59 @@
+/* main.c: penstock-front's main: the visible chain from the command line to the running master.  Owns nothing else.
+ * Invariant: everything that can fail for a reason a person can mend fails before the first child is forked. */
+#include "config.h"
+
+#include "base/log.h"     /* uses: log_error */
+#include "base/program.h" /* uses: program_start, program_open_log, program_harden */
+#include "front/listen.h" /* uses: listen_open, listen_inherit */
+#include "front/load.h"   /* uses: load_open, load_close */
+#include "front/master.h" /* uses: master_run */
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A child holds little memory for long and much for a moment: large blocks come from mmap and go back to the system when
+ * freed, whatever was freed before (glibc would raise the threshold with every large block it sees). */
+enum { MMAP_THRESHOLD = 128 << 10, ARENAS = 2 };
+
+int main(int argc, char **argv)
+{
+	static const struct program program = { "penstock-front",
+		"The FastCGI fronts of penstock: HTTP, JSON, keys and text on one side, token ids on the other.", PENSTOCK_CONF,
+		VERSION, true };
+	struct conf                 conf;
+	struct load                 load = { 0 };
+	struct error                error = { 0 };
+	char                        path[CONF_TEXT_MAX + 16];
+	int                         listen_fd = -1;
+	enum status                 status;
+
+	switch (program_start(&program, argc, argv, &conf, &listen_fd)) {
+	case PROGRAM_DONE:
+		return EXIT_SUCCESS;
+	case PROGRAM_FAILED:
+		return EXIT_FAILURE;
+	case PROGRAM_RUN:
+		break;
+	}
+	program_harden();
+	mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+	mallopt(M_ARENA_MAX, ARENAS);
+	status = program_open_log(&program, &conf, &error);
+	if (!status)
+		status = load_open(&conf, &load, &error);
+	if (!status && listen_fd >= 0) {
+		status = listen_inherit(listen_fd, &error);
+	} else if (!status) {
+		conf_front_socket(&conf, path, sizeof path);
+		status = listen_open(path, (int)conf.front_backlog, &listen_fd, &error);
+	}
+	if (!status) {
+		malloc_trim(0); /* what loading left behind would be copied by every child that allocates into it */
+		status = master_run(&(struct master_options){ &conf, &load, listen_fd, argv }, &error);
+	}
+	if (status)
+		log_error("%s", error.message);
+	load_close(&load);
+	return status ? EXIT_FAILURE : EXIT_SUCCESS;
+}
