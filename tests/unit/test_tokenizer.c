@@ -1,0 +1,522 @@
+/* Unit tests of src/text: unicode, pretokenizer, bpe, tokenizer.  The reference cases are made by tests/data/make_cases.py;
+ * the pre-tokenizer is compared with its expression as PCRE2 runs it, the merging with a slow and simple one. */
+#include "gguf_builder.h"
+#include "text/bpe.h"
+#include "text/pretokenizer.h"
+#include "text/unicode.h"
+#include "text_cases.h"
+
+#include <check.h>
+#ifdef HAVE_PCRE2
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
+
+static struct model model;
+
+static void setup(void)
+{
+	struct error error;
+	ck_assert_msg(model_load_tiny(&model, &error) == STATUS_OK, "%s", error.message);
+}
+
+static void teardown(void) { model_free(&model); }
+
+static void encode(const char *bytes, size_t len, bool literal, struct token_list *list)
+{
+	struct text_span span = { bytes, len, literal };
+	struct error     error;
+
+	list->count = 0;
+	ck_assert_msg(tokenizer_encode(model.tokenizer, &span, 1, SIZE_MAX, list, &error) == STATUS_OK, "%s", error.message);
+}
+
+START_TEST(reference_cases)
+{
+	unsigned cases;
+	ck_assert_int_eq(cases_compare(model.tokenizer, "tiny_tokens.txt", &cases), 0);
+	ck_assert_uint_gt(cases, 90);
+}
+END_TEST
+
+START_TEST(unicode_classes)
+{
+	unsigned counts[4] = { 0 };
+
+	for (uint32_t code = 0; code < 0x110000; code++)
+		counts[unicode_class_of(code)]++;
+	/* Unicode 16.0 */
+	ck_assert_uint_eq(counts[UNICODE_LETTER], 141028);
+	ck_assert_uint_eq(counts[UNICODE_NUMBER], 1911);
+	ck_assert_uint_eq(counts[UNICODE_SPACE], 25);
+	ck_assert_int_eq(unicode_class_of(0x180e), UNICODE_OTHER); /* white space until Unicode 6.3 */
+	ck_assert_int_eq(unicode_class_of(0x1c), UNICODE_OTHER);
+	ck_assert_int_eq(unicode_class_of(0x85), UNICODE_SPACE);
+	ck_assert_int_eq(unicode_class_of(0x200b), UNICODE_OTHER);
+	ck_assert_int_eq(unicode_class_of(0x31350), UNICODE_LETTER); /* new in Unicode 15 */
+}
+END_TEST
+
+/* Pieces of the alphabet of random texts; all long assigned, so that every Unicode version classes them alike. */
+static const char *const alphabet[] = {
+	" ", " ", "  ", "   ", "\n", "\r\n", "\t", "\v", "\xe3\x80\x80", "\xc2\xa0", "\xe2\x80\xa8", "\xc2\x85", "\x1c", "'", "'s",
+	"'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "1", "23", "\xc2\xbd", "\xd9\xa3", "\xe2\x85\xa7", "a", "the", "B", "\xc3\xa9",
+	"e\xcc\x81", "\xe4\xb8\xad", "\xe6\x96\x87", "\xd0\xb6", "\xe0\xa4\xa8\xe0\xa5\x8d", "\xed\x95\x9c", "\xf0\x9f\x98\x80",
+	"\xe2\x98\x83", "\xe2\x82\xac", "-", "==", "(", "\"", "_", "\\", "\x7f", "\xe2\x80\x8b", "\xf4\x8f\xbf\xbf", "<|im_end|>",
+};
+enum { ALPHABET = sizeof alphabet / sizeof alphabet[0] };
+
+static size_t random_text(uint64_t *seed, char *text, size_t pieces)
+{
+	size_t len = 0;
+
+	while (pieces--) {
+		const char *piece = alphabet[random_next(seed) % ALPHABET];
+		memcpy(text + len, piece, strlen(piece));
+		len += strlen(piece);
+	}
+	return len;
+}
+
+#ifdef HAVE_PCRE2
+static size_t number_length(const char *text, size_t len, pcre2_code *number, pcre2_match_data *match)
+{
+	int rc = pcre2_match(number, (PCRE2_SPTR)text, len, 0, PCRE2_ANCHORED, match, NULL);
+	return rc > 0 ? pcre2_get_ovector_pointer(match)[1] : 0;
+}
+
+/* Length of the stretch up to the next number character. */
+static size_t stretch(const char *text, size_t len, pcre2_code *number, pcre2_match_data *match)
+{
+	int rc = pcre2_match(number, (PCRE2_SPTR)text, len, 0, 0, match, NULL);
+	return rc > 0 ? pcre2_get_ovector_pointer(match)[0] : len;
+}
+
+START_TEST(pretokenizer_equals_expression)
+{
+	static const char expression[] =
+	    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+	const uint32_t    flags = PCRE2_UTF | PCRE2_UCP;
+	int               code;
+	PCRE2_SIZE        where;
+	pcre2_code       *split = pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED, flags, &code, &where, NULL);
+	pcre2_code       *number = pcre2_compile((PCRE2_SPTR)"\\p{N}", PCRE2_ZERO_TERMINATED, flags, &code, &where, NULL);
+	pcre2_match_data *match = pcre2_match_data_create(8, NULL);
+	uint64_t          seed = 1;
+	unsigned          wrong = 0, pieces = 0;
+	char              text[1024];
+
+	ck_assert(split && number && match);
+	for (int round = 0; round < 20000; round++) {
+		enum pretokenizer type = round & 1 ? PRETOKENIZER_SMOLLM : PRETOKENIZER_GPT2;
+		size_t            len = random_text(&seed, text, 1 + random_next(&seed) % 30), at = 0;
+		while (at < len) {
+			size_t end = len - at, expected = 0;
+			if (type == PRETOKENIZER_SMOLLM) {
+				expected = number_length(text + at, len - at, number, match);
+				end = stretch(text + at, len - at, number, match);
+			}
+			if (!expected && pcre2_match(split, (PCRE2_SPTR)text + at, end, 0, PCRE2_ANCHORED, match, NULL) > 0)
+				expected = pcre2_get_ovector_pointer(match)[1];
+			wrong += expected == 0 || pretokenizer_next(type, text + at, len - at) != expected;
+			at += expected ? expected : 1;
+			pieces++;
+		}
+	}
+	ck_assert_uint_eq(wrong, 0);
+	ck_assert_uint_gt(pieces, 100000);
+	pcre2_match_data_free(match);
+	pcre2_code_free(split);
+	pcre2_code_free(number);
+}
+END_TEST
+#endif
+
+/* The definition: merge the neighbours of lowest rank, the leftmost of them, until nothing merges. */
+static size_t slow_bpe(const struct bpe *bpe, const struct bpe_merge *merges, size_t merge_count, const char *text, size_t len,
+    int32_t *ids)
+{
+	size_t count = len;
+
+	for (size_t i = 0; i < len; i++)
+		ids[i] = bpe->byte_ids[(unsigned char)text[i]];
+	for (;;) {
+		const struct bpe_merge *best = NULL;
+		size_t                  place = 0;
+		for (size_t i = 0; i + 1 < count; i++)
+			for (size_t k = 0; k < merge_count; k++)
+				if ((int32_t)merges[k].left == ids[i] && (int32_t)merges[k].right == ids[i + 1] &&
+				    (!best || merges[k].rank < best->rank)) {
+					best = &merges[k];
+					place = i;
+				}
+		if (!best)
+			return count;
+		ids[place] = (int32_t)best->merged;
+		memmove(ids + place + 1, ids + place + 2, (count - place - 2) * sizeof *ids);
+		count--;
+	}
+}
+
+/* A random vocabulary of merges over 4 letters: ids 0 … 255 are bytes, 256 … are merges. */
+START_TEST(merging_equals_definition)
+{
+	uint64_t seed = 7;
+
+	for (int round = 0; round < 60; round++) {
+		struct bpe         bpe = { .table = NULL };
+		struct bpe_scratch scratch = { 0 };
+		struct bpe_merge   merges[40];
+		struct token_list  list = { 0 };
+		size_t             count = 0;
+
+		ck_assert_int_eq(bpe_init(&bpe, 40), STATUS_OK);
+		for (int i = 0; i < 256; i++)
+			bpe.byte_ids[i] = i;
+		bpe.longest = 1 << 20;
+		for (uint32_t i = 0; i < 40; i++) {
+			uint32_t         known = 4 + (uint32_t)count, left = random_next(&seed) % known, right = random_next(&seed) % known;
+			struct bpe_merge merge = { left < 4 ? 'a' + left : 252 + left, right < 4 ? 'a' + right : 252 + right, i, 252 + known };
+			if (bpe_add(&bpe, merge.left, merge.right, merge.rank, merge.merged) == STATUS_OK)
+				merges[count++] = merge;
+		}
+		for (int text_round = 0; text_round < 20; text_round++) {
+			char    text[60];
+			int32_t expected[60];
+			size_t  len = 1 + random_next(&seed) % 60, expected_count;
+			for (size_t i = 0; i < len; i++)
+				text[i] = (char)('a' + random_next(&seed) % (text_round < 5 ? 1 : 4));
+			expected_count = slow_bpe(&bpe, merges, count, text, len, expected);
+			list.count = 0;
+			ck_assert_int_eq(bpe_encode(&bpe, &scratch, text, len, 1000, &list), STATUS_OK);
+			ck_assert_uint_eq(list.count, expected_count);
+			ck_assert_int_eq(memcmp(list.ids, expected, expected_count * sizeof *expected), 0);
+		}
+		token_list_free(&list);
+		bpe_scratch_free(&scratch);
+		bpe_free(&bpe);
+	}
+}
+END_TEST
+
+START_TEST(crafted_merges_cannot_make_lookups_slow)
+{
+	struct bpe  bpe = { .table = NULL };
+	enum status status = STATUS_OK;
+	uint32_t    added = 0;
+
+	/* Multiples of the table size all hash to slot 0 when the other half of the pair is 0. */
+	ck_assert_int_eq(bpe_init(&bpe, 5000), STATUS_OK);
+	while (!status && added < 5000) {
+		status = bpe_add(&bpe, added * (bpe.mask + 1), 0, added, 0);
+		added++;
+	}
+	ck_assert_int_eq(status, STATUS_LIMIT);
+	ck_assert_uint_lt(added, 1000);
+	bpe_free(&bpe);
+	ck_assert_int_eq(bpe_init(&bpe, BPE_MERGES_MAX + 1), STATUS_LIMIT);
+}
+END_TEST
+
+/* Whatever the bytes, the ids spell them (this vocabulary has every byte). */
+START_TEST(round_trip_of_random_bytes)
+{
+	struct token_list list = { 0 };
+	uint64_t          seed = 3;
+
+	for (int round = 0; round < 5000; round++) {
+		char   text[1024], back[1024];
+		size_t len, at = 0;
+
+		if (round & 1) {
+			len = random_next(&seed) % 200;
+			for (size_t i = 0; i < len; i++)
+				text[i] = (char)(random_next(&seed) % (round & 2 ? 256 : 8) + (round & 2 ? 0 : 0xe2));
+		} else {
+			len = random_text(&seed, text, random_next(&seed) % 30);
+			if (len)
+				text[random_next(&seed) % len] ^= (char)(1 << random_next(&seed) % 8);
+		}
+		encode(text, len, round & 4, &list);
+		for (size_t i = 0; i < list.count; i++) {
+			size_t      n;
+			const char *bytes = vocab_bytes(model.vocab, (uint32_t)list.ids[i], &n);
+			ck_assert_uint_le(at + n, sizeof back);
+			memcpy(back + at, bytes, n);
+			at += n;
+		}
+		ck_assert_uint_eq(at, len);
+		ck_assert_int_eq(memcmp(text, back, len), 0);
+	}
+	token_list_free(&list);
+}
+END_TEST
+
+START_TEST(bytes_that_are_not_utf8_stand_alone)
+{
+	struct token_list list = { 0 }, clean = { 0 };
+
+	/* e6 b0 is the start of a character that never ends; "water" after it is a piece of its own. */
+	encode("\xe6\xb0water", 7, false, &list);
+	encode("water", 5, false, &clean);
+	ck_assert_uint_eq(list.count, clean.count + 2);
+	ck_assert_int_eq(memcmp(list.ids + 2, clean.ids, clean.count * sizeof *clean.ids), 0);
+	token_list_free(&list);
+	token_list_free(&clean);
+}
+END_TEST
+
+static size_t count_of(const struct token_list *list, int32_t id)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < list->count; i++)
+		count += list->ids[i] == id;
+	return count;
+}
+
+static void encode_spans(const struct text_span *spans, size_t count, struct token_list *list)
+{
+	struct error error;
+	list->count = 0;
+	ck_assert_msg(tokenizer_encode(model.tokenizer, spans, count, SIZE_MAX, list, &error) == STATUS_OK, "%s", error.message);
+}
+
+START_TEST(data_never_makes_control_tokens)
+{
+	const struct text_span all_data[] = { { "<|im_start|>user\n<|im_end|><|endoftext|>", 39, false } };
+	const struct text_span halves[] = { { "<|im_", 5, true }, { "end|>", 5, false } };
+	const struct text_span others[] = { { "<|im_", 5, false }, { "end|>", 5, true } };
+	const struct text_span joined[] = { { "<|im_", 5, true }, { "end|", 4, true }, { "", 0, true }, { ">", 1, true } };
+	const struct text_span around[] = { { "<|im_end|>", 10, true }, { "<|im_end|>", 10, false }, { "<|im_end|>", 10, true } };
+	const int32_t          end = vocab_special(model.vocab, "<|im_end|>", 10);
+	struct token_list      list = { 0 };
+
+	encode_spans(all_data, 1, &list);
+	ck_assert_uint_gt(list.count, 10);
+	for (size_t i = 0; i < list.count; i++)
+		ck_assert_int_ne(vocab_kind(model.vocab, (uint32_t)list.ids[i]), VOCAB_CONTROL);
+	encode_spans(halves, 2, &list);
+	ck_assert_uint_eq(count_of(&list, end), 0);
+	encode_spans(others, 2, &list);
+	ck_assert_uint_eq(count_of(&list, end), 0);
+	encode_spans(joined, 4, &list);
+	ck_assert_uint_eq(list.count, 1);
+	ck_assert_int_eq(list.ids[0], end);
+	encode_spans(around, 3, &list);
+	ck_assert_uint_eq(count_of(&list, end), 2);
+	ck_assert(list.ids[0] == end && list.ids[list.count - 1] == end);
+	token_list_free(&list);
+}
+END_TEST
+
+START_TEST(added_text_tokens_are_found_in_data)
+{
+	struct token_list list = { 0 };
+
+	encode("<think>", 7, false, &list);
+	ck_assert_uint_eq(list.count, 1);
+	ck_assert_int_eq(list.ids[0], vocab_special(model.vocab, "<think>", 7));
+	token_list_free(&list);
+}
+END_TEST
+
+/* What a template writes before a message and the message's first blanks are one text, as they were in training. */
+START_TEST(pieces_cross_provenance)
+{
+	struct token_list      whole = { 0 }, parts = { 0 };
+	const struct text_span spans[] = { { "<|im_start|>user\n", 17, true }, { "\n  it", 5, false }, { " is", 3, true } };
+
+	encode("<|im_start|>user\n\n  it is", 25, true, &whole);
+	encode_spans(spans, 3, &parts);
+	ck_assert_uint_eq(parts.count, whole.count);
+	ck_assert_int_eq(memcmp(parts.ids, whole.ids, whole.count * sizeof *whole.ids), 0);
+	token_list_free(&whole);
+	token_list_free(&parts);
+}
+END_TEST
+
+START_TEST(limit_of_tokens)
+{
+	struct token_list list = { 0 };
+	struct error      error;
+	struct text_span  span = { "1234567890<|im_end|>", 20, true };
+
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, &span, 1, 11, &list, &error), STATUS_OK);
+	ck_assert_uint_eq(list.count, 11);
+	/* Appends; what was there stays there on failure. */
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, &span, 1, 21, &list, &error), STATUS_LIMIT);
+	ck_assert_uint_eq(list.count, 11);
+	ck_assert_str_eq(error.message, "the text has more than 21 tokens (21 after 10 of 20 bytes)");
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, &span, 1, 3, &list, &error), STATUS_LIMIT);
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, &span, 1, 22, &list, &error), STATUS_OK);
+	ck_assert_uint_eq(list.count, 22);
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, NULL, 0, 0, &list, &error), STATUS_OK);
+	span.len = 0;
+	ck_assert_int_eq(tokenizer_encode(model.tokenizer, &span, 1, 0, &list, &error), STATUS_OK);
+	ck_assert_uint_eq(list.count, 22);
+	token_list_free(&list);
+	token_list_free(NULL);
+}
+END_TEST
+
+/* A megabyte of one thing; a quadratic merge would run for hours. */
+START_TEST(long_pieces)
+{
+	static const char *const units[] = { "a", " ", "=-", "\xe6\xb0\xb4", "water", "\xff", "1" };
+	enum { BYTES = 1000000 };
+	struct token_list list = { 0 };
+	char             *text = malloc(BYTES);
+	const char       *unit = units[_i];
+	size_t            total = 0;
+
+	for (size_t i = 0; i < BYTES; i++)
+		text[i] = unit[i % strlen(unit)];
+	encode(text, BYTES, true, &list);
+	for (size_t i = 0; i < list.count; i++) {
+		size_t n;
+		vocab_bytes(model.vocab, (uint32_t)list.ids[i], &n);
+		total += n;
+	}
+	ck_assert_uint_eq(total, BYTES);
+	token_list_free(&list);
+	free(text);
+}
+END_TEST
+
+/* Files that are refused: each changes one thing of a vocabulary of "a", "b", "ab" and a control token. */
+struct recipe {
+	const char *model, *pre;
+	size_t      count, merge_count;
+	const char *tokens[8];
+	int32_t     types[8];
+	const char *merges[4];
+};
+
+static void other_model(struct recipe *r) { r->model = "bert"; }
+static void other_pre(struct recipe *r) { r->pre = "llama-bpe"; }
+static void no_pre(struct recipe *r) { r->pre = NULL; }
+static void one_part(struct recipe *r) { r->merges[0] = "ab"; }
+static void three_parts(struct recipe *r) { r->merges[0] = "a b b"; }
+static void empty_left(struct recipe *r) { r->merges[0] = " ab"; }
+static void empty_right(struct recipe *r) { r->merges[0] = "ab "; }
+static void empty_merge(struct recipe *r) { r->merges[0] = ""; }
+static void unknown_left(struct recipe *r) { r->merges[0] = "x b"; }
+static void unknown_right(struct recipe *r) { r->merges[0] = "a x"; }
+static void unknown_result(struct recipe *r) { r->merges[0] = "b a"; }
+static void unused_part(struct recipe *r) { r->types[1] = 5; }
+static void merge_twice(struct recipe *r) { r->merge_count = 2; r->merges[1] = "a b"; }
+static void token_twice(struct recipe *r) { r->tokens[4] = "ab"; r->types[4] = 1; r->count = 5; }
+static void makes_control(struct recipe *r) { r->types[2] = 3; }
+
+static const struct refused {
+	void (*change)(struct recipe *recipe);
+	const char *words;
+} refused[] = {
+	{ other_model, "tokenizer.ggml.model is \"bert\"" }, { other_pre, "tokenizer.ggml.pre is \"llama-bpe\"; supported are" },
+	{ no_pre, "\"tokenizer.ggml.pre\" is missing" },
+	{ one_part, "merge 0 \"ab\" is not two parts" }, { three_parts, "is not two parts" }, { empty_left, "is not two parts" },
+	{ empty_right, "is not two parts" }, { empty_merge, "merge 0 \"\" is not two parts" },
+	{ unknown_left, "merge 0 \"x b\": its left part is not in the vocabulary" }, { unknown_right, "its right part is not" },
+	{ unknown_result, "its result is not" }, { unused_part, "its right part is not" },
+	{ merge_twice, "merge 1 \"a b\" appears twice" },
+	{ token_twice, "tokens 2 and 4 are both spelled \"ab\"" }, { makes_control, "makes the control token 2" },
+};
+
+static enum status load(const struct recipe *recipe, struct model *ret, struct error *error)
+{
+	struct buf  buf;
+	enum status status;
+
+	build_header(&buf, 3, 0, recipe->pre ? 5 : 4);
+	build_key_text(&buf, "tokenizer.ggml.model", "gpt2");
+	build_key_texts(&buf, "tokenizer.ggml.tokens", recipe->count, recipe->tokens);
+	build_key_i32s(&buf, "tokenizer.ggml.token_type", recipe->count, recipe->types);
+	build_key_texts(&buf, "tokenizer.ggml.merges", recipe->merge_count, recipe->merges);
+	if (recipe->pre)
+		build_key_text(&buf, "tokenizer.ggml.pre", recipe->pre);
+	status = gguf_parse(buf.data, buf.len, "mem", &ret->gguf, error);
+	if (!status)
+		status = vocab_from_gguf(ret->gguf, &ret->vocab, error);
+	if (!status && strcmp(recipe->model, "gpt2") != 0) { /* the vocabulary would refuse it first */
+		size_t at = 24 + 8 + strlen("tokenizer.ggml.model") + 4 + 8;
+		memcpy(buf.data + at, recipe->model, 4);
+	}
+	if (!status)
+		status = tokenizer_from_gguf(ret->gguf, ret->vocab, &ret->tokenizer, error);
+	if (status) {
+		ck_assert_ptr_null(ret->tokenizer);
+		model_free(ret);
+	}
+	gguf_close(ret->gguf); /* nothing may point into it */
+	ret->gguf = NULL;
+	buf_free(&buf);
+	return status;
+}
+
+static const struct recipe small = { "gpt2", "gpt-2", 4, 1, { "a", "b", "ab", "<s>" }, { 1, 1, 1, 3 }, { "a b" } };
+
+START_TEST(refuses)
+{
+	struct recipe recipe = small;
+	struct model  made = { 0 };
+	struct error  error;
+
+	refused[_i].change(&recipe);
+	ck_assert_int_ne(load(&recipe, &made, &error), STATUS_OK);
+	ck_assert_msg(strstr(error.message, refused[_i].words) != NULL, "\"%s\" lacks \"%s\"", error.message, refused[_i].words);
+}
+END_TEST
+
+/* Bytes a vocabulary lacks are left out and their neighbours meet, as in the reference. */
+START_TEST(bytes_without_a_token)
+{
+	struct model      made = { 0 };
+	struct error      error;
+	struct token_list list = { 0 };
+	struct text_span  span = { "a\xc2\xb7" "b<s>", 7, true };
+
+	ck_assert_msg(load(&small, &made, &error) == STATUS_OK, "%s", error.message);
+	ck_assert_int_eq(tokenizer_encode(made.tokenizer, &span, 1, 10, &list, &error), STATUS_OK);
+	ck_assert_uint_eq(list.count, 3); /* three pieces, since · is no letter */
+	ck_assert(list.ids[0] == 0 && list.ids[1] == 1 && list.ids[2] == 3);
+	span = (struct text_span){ "a\xc3\xa9" "b", 4, true };
+	list.count = 0;
+	ck_assert_int_eq(tokenizer_encode(made.tokenizer, &span, 1, 10, &list, &error), STATUS_OK);
+	ck_assert_uint_eq(list.count, 1);
+	ck_assert_int_eq(list.ids[0], 2);
+	token_list_free(&list);
+	model_free(&made);
+}
+END_TEST
+
+int main(void)
+{
+	Suite   *suite = suite_create("tokenizer");
+	TCase   *tcase = tcase_create("tokenizer");
+	SRunner *runner = srunner_create(suite);
+	int      failed;
+
+	tcase_set_timeout(tcase, 300);
+	tcase_add_checked_fixture(tcase, setup, teardown);
+	tcase_add_test(tcase, reference_cases);
+	tcase_add_test(tcase, unicode_classes);
+#ifdef HAVE_PCRE2
+	tcase_add_test(tcase, pretokenizer_equals_expression);
+#endif
+	tcase_add_test(tcase, merging_equals_definition);
+	tcase_add_test(tcase, crafted_merges_cannot_make_lookups_slow);
+	tcase_add_test(tcase, round_trip_of_random_bytes);
+	tcase_add_test(tcase, bytes_that_are_not_utf8_stand_alone);
+	tcase_add_test(tcase, data_never_makes_control_tokens);
+	tcase_add_test(tcase, added_text_tokens_are_found_in_data);
+	tcase_add_test(tcase, pieces_cross_provenance);
+	tcase_add_test(tcase, limit_of_tokens);
+	tcase_add_loop_test(tcase, long_pieces, 0, 7);
+	tcase_add_loop_test(tcase, refuses, 0, sizeof refused / sizeof refused[0]);
+	tcase_add_test(tcase, bytes_without_a_token);
+	suite_add_tcase(suite, tcase);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
