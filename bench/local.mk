@@ -6,3 +6,8 @@ bench_bench_hop_LDADD = $(IPC_LIBS) $(BASE_LIBS)
 noinst_PROGRAMS += bench/bench_tokenizer
 bench_bench_tokenizer_SOURCES = bench/bench_tokenizer.c
 bench_bench_tokenizer_LDADD = $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)
+
+noinst_PROGRAMS += bench/bench_sse
+bench_bench_sse_SOURCES = bench/bench_sse.c tests/support/api_fixture.c tests/support/api_fixture.h
+bench_bench_sse_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests $(JANSSON_CFLAGS)
+bench_bench_sse_LDADD = $(API_LIBS) $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)

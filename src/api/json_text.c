@@ -61,13 +61,21 @@ const char *json_text_type(const json_t *value)
 	return "something else";
 }
 
+static bool blank(const char *bytes, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (!memchr(" \t\r\n", bytes[i], 4))
+			return false;
+	return true;
+}
+
 enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json_t **ret, struct error *error)
 {
 	json_error_t where;
 	json_t      *root;
 	enum status  status;
 
-	if (strspn(len ? bytes : "", " \t\r\n") == len)
+	if (blank(bytes, len))
 		return error_set(error, STATUS_BAD_JSON, "the body is empty; a JSON object is expected");
 	status = check_limits(bytes, len, max_depth < JSON_TEXT_DEPTH_MAX ? max_depth : JSON_TEXT_DEPTH_MAX, error);
 	if (status)
@@ -127,7 +135,7 @@ enum status json_text_append_string(struct buf *out, const char *bytes, size_t l
 		at = n > 0 ? at + 1 : n < 0 ? at + (size_t)-n : len;
 		done = at;
 	}
-	if (!status)
+	if (!status && at > done)
 		status = buf_append(out, bytes + done, at - done);
 	return status ? status : buf_append(out, "\"", 1);
 }

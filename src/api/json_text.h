@@ -19,7 +19,8 @@ enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json
 /* "an object", "a string", … of a value, for messages. */
 const char *json_text_type(const json_t *value);
 
-/* Appends BYTES as a JSON string in quotes; ill-formed UTF-8 becomes U+FFFD.  At most 6 × len + 2 bytes. */
+/* Appends BYTES as a JSON string in quotes; ill-formed UTF-8 becomes U+FFFD.  At most 6 × len + 2 bytes.
+ * BYTES may be NULL when LEN is 0. */
 enum status json_text_append_string(struct buf *out, const char *bytes, size_t len);
 
 #endif

@@ -298,6 +298,9 @@ START_TEST(json_escaping)
 		json_decref(root);
 	}
 	buf_clear(&out);
+	ck_assert_int_eq(json_text_append_string(&out, NULL, 0), STATUS_OK); /* an answer without a token */
+	ck_assert_str_eq(out.data, "\"\"");
+	buf_clear(&out);
 	ck_assert_int_eq(json_text_append_string(&out, "a\xe4\xb8", 3), STATUS_OK); /* cut in a character */
 	ck_assert_str_eq(out.data, "\"a\xef\xbf\xbd\"");
 	buf_free(&out);
