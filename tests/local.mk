@@ -8,6 +8,7 @@ dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.
 TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
-EXTRA_DIST += tests/behaviour/harness.py
+EXTRA_DIST += tests/behaviour/harness.py tests/behaviour/fcgi_client.py
 behaviour_tests = tests/behaviour/test_nginx_site.py tests/behaviour/test_tool.py
+behaviour_tests += tests/behaviour/test_front_fcgi.py
 dist_check_SCRIPTS += $(behaviour_tests)

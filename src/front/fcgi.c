@@ -6,9 +6,8 @@
  *   FCGX_Accept_r   blocks in accept(), then up to 2 s for a first byte, then in read() for as long as a record is half
  *                   sent.  Here accept4 is ours; the head is peeked at until it is complete and every length in it is
  *                   under its cap; then a memfd with exactly those parameters is what libfcgi reads (ipcFd), which can
- *                   neither block nor hold more than was checked.  Feeding it the socket itself would do for the head,
- *                   but libfcgi reads 8 KB at a time and so swallows the beginning of the body into a buffer that
- *                   nobody can look into.
+ *                   neither block nor hold more than was checked.  The socket itself will not do: libfcgi reads 8 KB at a
+ *                   time and so swallows the beginning of the body into a buffer that nobody can look into.
  *   FCGX_GetStr     blocks in read() on a half-sent STDIN record and, on a non-blocking socket, forgets a half-read record
  *                   header.  The body is therefore read here, one recv per readiness, and framed by records.c.
  *   FCGX_FFlush     blocks in write().  A record is at most 8 KB and is written only after POLLOUT, which a Unix stream
@@ -17,6 +16,8 @@
  *   FCGX_Finish_r   waits up to 2 s for the peer to close.  FCGX_Detach first, always; keepConnection = 1 leaves the
  *                   descriptor to us. */
 #include "front/fcgi.h"
+
+#include "base/buf.h"
 
 #include <errno.h>
 #include <fcgiapp.h>
@@ -29,12 +30,13 @@
 #include <unistd.h>
 
 /* Asked of the kernel, which doubles it; a record must fit into three quarters of it. */
-enum { SEND_BUFFER = 65536, HEAD_PEEKS_MAX = 4096 };
+enum { SEND_BUFFER = 65536, HEAD_PIECES_MAX = 4096 };
 
 struct fcgi {
 	int                 fd;
-	bool                started;  /* libfcgi's request is live */
-	unsigned            peeks;    /* each copies the head anew: bounded, so that a dribbling peer costs little */
+	bool                started; /* libfcgi's request is live */
+	unsigned            pieces;  /* in which the head came: each is parsed anew, so their number is bounded */
+	struct buf          head;    /* taken from the socket while it is incomplete */
 	FCGX_Request        request;
 	struct records_body body;
 };
@@ -59,6 +61,7 @@ enum status fcgi_accept(int listen_fd, struct fcgi **ret)
 	}
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
 	connection->fd = fd;
+	buf_init(&connection->head, RECORDS_HEAD_MAX);
 	*ret = connection;
 	return STATUS_OK;
 }
@@ -113,30 +116,53 @@ static enum status start_request(struct fcgi *connection, const struct records_h
 	return STATUS_OK;
 }
 
+/* Takes the next LEN bytes off the socket; they are there. */
+static enum status discard(const struct fcgi *connection, unsigned char *scratch, size_t len)
+{
+	while (len > 0) {
+		ssize_t n = recv(connection->fd, scratch, len, MSG_DONTWAIT);
+		if (n <= 0)
+			return STATUS_GONE;
+		len -= (size_t)n;
+	}
+	return STATUS_OK;
+}
+
+/* Peeks first: bytes of an incomplete head all belong to it and are taken, of a complete one only its own; the body's stay.
+ * (Leaving them in the socket until all are there would not do: the sender may not be able to send the rest, a queue of
+ * seventy one-byte writes already makes its socket unwritable.) */
 enum status fcgi_read_head(struct fcgi *connection, unsigned char scratch[RECORDS_HEAD_MAX], struct error *error)
 {
+	struct buf         *held = &connection->head;
+	size_t              before = held->len, room = RECORDS_HEAD_MAX - before;
+	unsigned char      *bytes = scratch;
 	struct records_head head;
 	enum status         status;
-	ssize_t             n = recv(connection->fd, scratch, RECORDS_HEAD_MAX, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t             n = recv(connection->fd, scratch, room, MSG_PEEK | MSG_DONTWAIT);
 
 	if (n == 0)
 		return STATUS_GONE;
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? STATUS_AGAIN : STATUS_GONE;
-	if (++connection->peeks > HEAD_PEEKS_MAX)
-		return error_set(error, STATUS_INVALID, "FastCGI: the head came in more than %d pieces", HEAD_PEEKS_MAX);
-	status = records_check_head(scratch, (size_t)n, &head, error);
-	if (status)
-		return status;
-	status = start_request(connection, &head, scratch, error);
-	if (status)
-		return status;
-	for (size_t left = head.bytes; left > 0; left -= (size_t)n) { /* take from the socket what was peeked at */
-		n = recv(connection->fd, scratch, left < RECORDS_HEAD_MAX ? left : RECORDS_HEAD_MAX, MSG_DONTWAIT);
-		if (n <= 0)
-			return STATUS_GONE;
+	if (++connection->pieces > HEAD_PIECES_MAX)
+		return error_set(error, STATUS_INVALID, "FastCGI: the head came in more than %d pieces", HEAD_PIECES_MAX);
+	if (before > 0) {
+		if (buf_append(held, scratch, (size_t)n))
+			return error_set(error, STATUS_NOMEM, "no memory for the head");
+		bytes = (unsigned char *)held->data;
 	}
-	return STATUS_OK;
+	status = records_check_head(bytes, before + (size_t)n, &head, error);
+	if (status == STATUS_AGAIN) {
+		if (before == 0 && buf_append(held, scratch, (size_t)n))
+			return error_set(error, STATUS_NOMEM, "no memory for the head");
+		return discard(connection, scratch, (size_t)n) ? STATUS_GONE : STATUS_AGAIN;
+	}
+	if (!status)
+		status = start_request(connection, &head, bytes, error);
+	if (!status)
+		status = discard(connection, scratch, head.bytes - before);
+	buf_free(held);
+	return status;
 }
 
 const char *fcgi_param(const struct fcgi *connection, const char *name, unsigned *ret_count)
@@ -226,5 +252,6 @@ void fcgi_close(struct fcgi *connection)
 	}
 	if (connection->fd >= 0)
 		close(connection->fd);
+	buf_free(&connection->head);
 	free(connection);
 }

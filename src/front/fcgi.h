@@ -30,7 +30,7 @@ enum status fcgi_init(struct error *error);
 enum status fcgi_accept(int listen_fd, struct fcgi **ret);
 int         fcgi_fd(const struct fcgi *connection);
 
-/* Peeks for the whole head, edge-triggered; SCRATCH is the caller's and holds nothing between calls.  STATUS_OK once,
+/* Looks for the whole head; SCRATCH is the caller's and holds nothing between calls.  STATUS_OK once,
  * STATUS_AGAIN, STATUS_GONE (hang-up), STATUS_INVALID (close it; the words in *error). */
 enum status fcgi_read_head(struct fcgi *connection, unsigned char scratch[RECORDS_HEAD_MAX], struct error *error);
 

@@ -58,7 +58,7 @@ void request_open(struct child *child, struct fcgi *connection, uint64_t now_ns)
 	child->requests_open++;
 	count(request, COUNTER_CONNECTIONS, 1);
 	count(request, COUNTER_OPEN, 1);
-	arm(request, EPOLLIN | EPOLLET);
+	arm(request, EPOLLIN);
 }
 
 static void log_access(const struct request *request, uint64_t now_ns)
