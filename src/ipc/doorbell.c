@@ -117,6 +117,7 @@ enum doorbell_wake doorbell_sleep(struct doorbell *doorbell, uint64_t timeout_ns
 	atomic_store_explicit(&shared->sleeping, 0, memory_order_seq_cst);
 	/* S5. */
 	for (unsigned i = 0; i < lanes && sem_trywait(&shared->semaphore) == 0; i++)
-		;
+		if (wake == DOORBELL_TICK)
+			wake = DOORBELL_RUNG;
 	return wake;
 }

@@ -70,7 +70,7 @@ uint64_t doorbell_take_ready(struct doorbell *doorbell, unsigned word);
 enum doorbell_wake {
 	DOORBELL_PENDING, /* it did not sleep: there was work */
 	DOORBELL_RUNG,    /* a post, or a signal */
-	DOORBELL_TICK     /* TIMEOUT_NS passed */
+	DOORBELL_TICK     /* TIMEOUT_NS passed without a post */
 };
 
 /* Intake: sleeps until rung or TIMEOUT_NS has passed, unless ANY_PENDING(context) — called between S1 and S3, it must

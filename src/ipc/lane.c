@@ -67,18 +67,14 @@ enum status lane_geometry_plan(uint32_t slot_count, uint32_t stream_window, stru
 	return STATUS_OK;
 }
 
-/* Fills the handle over a mapping whose words are checked. */
-static enum status make_handle(struct lane_shared *shared, size_t bytes, const struct lane_geometry *g, int fd,
-    struct lane *ret)
+/* Fills the handle over a mapping whose geometry is checked (so ring_init has nothing to refuse). */
+static void make_handle(struct lane_shared *shared, size_t bytes, const struct lane_geometry *g, int fd, struct lane *ret)
 {
-	struct lane    lane = { .shared = shared, .bytes = bytes, .geometry = *g, .fd = fd };
 	unsigned char *rings = (unsigned char *)(shared + 1);
 
-	if (ring_init(&lane.records, &shared->records, rings, g->record_ring_bytes) != STATUS_OK ||
-	    ring_init(&lane.events, &shared->events, rings + g->record_ring_bytes, g->event_ring_bytes) != STATUS_OK)
-		return STATUS_INVALID;
-	*ret = lane;
-	return STATUS_OK;
+	*ret = (struct lane) { .shared = shared, .bytes = bytes, .geometry = *g, .fd = fd };
+	(void)ring_init(&ret->records, &shared->records, rings, g->record_ring_bytes);
+	(void)ring_init(&ret->events, &shared->events, rings + g->record_ring_bytes, g->event_ring_bytes);
 }
 
 enum status lane_create(const struct lane_geometry *geometry, struct lane *ret, struct error *error)
@@ -116,11 +112,8 @@ enum status lane_create(const struct lane_geometry *geometry, struct lane *ret, 
 	shared->record_ring_bytes = geometry->record_ring_bytes;
 	shared->event_ring_bytes = geometry->event_ring_bytes;
 	shared->stream_window = geometry->stream_window;
-	status = make_handle(shared, bytes, geometry, fd, ret);
-	if (status == STATUS_OK)
-		return STATUS_OK;
-	munmap(shared, bytes);
-	error_set(error, status, "a new lane is not empty");
+	make_handle(shared, bytes, geometry, fd, ret);
+	return STATUS_OK;
 fail:
 	close(fd);
 	return status;
@@ -145,6 +138,11 @@ static enum status check_shared(const struct lane_shared *shared, size_t bytes, 
 		return error_set(error, STATUS_INVALID,
 		    "lane of %zu bytes claims %ju bytes, %u slots, stream window %u, rings of %u and %u bytes",
 		    bytes, (uintmax_t)shared->bytes, g.slot_count, g.stream_window, g.record_ring_bytes, g.event_ring_bytes);
+	/* The front's own words: a second front would start from indices that are not its own.  (The batcher's may have
+	 * moved already.) */
+	if (atomic_load_explicit(&shared->records.tail, memory_order_relaxed) ||
+	    atomic_load_explicit(&shared->events.head, memory_order_relaxed))
+		return error_set(error, STATUS_INVALID, "lane has been used before: each attachment needs a new one");
 	*ret = g;
 	return STATUS_OK;
 }
@@ -170,12 +168,9 @@ enum status lane_attach(int fd, struct lane *ret, struct error *error)
 	if (shared == MAP_FAILED)
 		return error_set(error, STATUS_IO, "cannot map %zu bytes of a lane: %s", bytes, strerror(errno));
 	status = check_shared(shared, bytes, &geometry, error);
-	if (status == STATUS_OK) {
-		status = make_handle(shared, bytes, &geometry, -1, ret);
-		if (status != STATUS_OK)
-			error_set(error, status, "lane has been used before: each attachment needs a new one");
-	}
-	if (status != STATUS_OK)
+	if (status == STATUS_OK)
+		make_handle(shared, bytes, &geometry, -1, ret);
+	else
 		munmap(shared, bytes);
 	return status;
 }

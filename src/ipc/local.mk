@@ -23,3 +23,9 @@ tests_unit_test_ipc_control_SOURCES = tests/unit/test_ipc_control.c
 tests_unit_test_ipc_control_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_ipc_control_LDADD = $(IPC_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
 endif
+
+# Two processes, and two threads, on one lane (tests/stress/lane_stress.c says how to run it at full size).
+check_PROGRAMS += tests/stress/lane_stress
+TESTS += tests/stress/lane_stress
+tests_stress_lane_stress_SOURCES = tests/stress/lane_stress.c
+tests_stress_lane_stress_LDADD = $(IPC_LIBS) $(BASE_LIBS)

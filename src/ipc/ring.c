@@ -13,9 +13,6 @@ enum status ring_init(struct ring *ring, struct ring_shared *shared, void *data,
 {
 	if (size < RING_SIZE_MIN || size > RING_SIZE_MAX || (size & (size - 1)))
 		return STATUS_INVALID;
-	if (atomic_load_explicit(&shared->tail, memory_order_relaxed) ||
-	    atomic_load_explicit(&shared->head, memory_order_relaxed))
-		return STATUS_INVALID;
 	*ring = (struct ring) { .shared = shared, .data = data, .size = size };
 	return STATUS_OK;
 }

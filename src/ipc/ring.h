@@ -61,8 +61,8 @@ struct ring {
 	uint32_t            peer;   /* last seen index of the other side */
 };
 
-/* Prepares a handle over zeroed shared words.  SIZE is a power of two in [RING_SIZE_MIN, RING_SIZE_MAX]; STATUS_INVALID
- * otherwise, or when the words are not zero (a ring in use cannot be joined: the private indices are its truth). */
+/* Prepares a handle that starts at index 0: over zeroed shared words, of which the peer may have moved its own meanwhile.
+ * SIZE is a power of two in [RING_SIZE_MIN, RING_SIZE_MAX]; STATUS_INVALID otherwise. */
 enum status ring_init(struct ring *ring, struct ring_shared *shared, void *data, uint32_t size);
 
 /* Producer: appends one record: FIXED (whose first member is a struct wire_header; `bytes` is set here) followed by

@@ -176,7 +176,8 @@ static void spoil_records(struct lane_shared *l) { l->record_ring_bytes = 1u << 
 static void spoil_records_small(struct lane_shared *l) { l->record_ring_bytes /= 2; }
 static void spoil_events(struct lane_shared *l) { l->event_ring_bytes += 8; }
 static void spoil_window(struct lane_shared *l) { l->stream_window = 5000; }
-static void spoil_used(struct lane_shared *l) { l->records.tail = 64; }
+static void spoil_written(struct lane_shared *l) { l->records.tail = 64; }
+static void spoil_read(struct lane_shared *l) { l->events.head = 64; }
 
 START_TEST(attach_refuses)
 {
@@ -195,7 +196,8 @@ START_TEST(attach_refuses)
 	expect_refused("claims", 0, SEALS, spoil_records_small);
 	expect_refused("claims", 0, SEALS, spoil_events);
 	expect_refused("claims", 0, SEALS, spoil_window);
-	expect_refused("used before", 0, SEALS, spoil_used);
+	expect_refused("used before", 0, SEALS, spoil_written);
+	expect_refused("used before", 0, SEALS, spoil_read);
 	expect_refused("claims", e.batcher.bytes - 4096, SEALS, NULL);
 	expect_refused("claims", e.batcher.bytes + 4096, SEALS, NULL);
 	expect_refused("bytes", 64, SEALS, NULL);
@@ -237,6 +239,24 @@ START_TEST(no_room_is_an_error)
 	}
 	ck_assert_int_eq(waitpid(child, &result, 0), child);
 	ck_assert_int_eq(result, 0);
+}
+END_TEST
+
+/* The batcher may write as soon as it has sent WELCOME, before the child has mapped anything. */
+START_TEST(event_before_attach)
+{
+	struct ends          e = { 0 };
+	struct lane_geometry geometry;
+	struct error         error;
+	_Alignas(8) char     buffer[WIRE_EVENT_MAX];
+	size_t               bytes;
+
+	ck_assert_int_eq(lane_geometry_plan(4, 4096, &geometry), STATUS_OK);
+	ck_assert_int_eq(lane_create(&geometry, &e.batcher, &error), STATUS_OK);
+	ck_assert_int_eq(put_event(&e.batcher, 0, 1), STATUS_OK);
+	ck_assert_int_eq(lane_attach(e.batcher.fd, &e.front, &error), STATUS_OK);
+	ck_assert_int_eq(lane_front_read(&e.front, buffer, sizeof buffer, &bytes), STATUS_OK);
+	free_ends(&e);
 }
 END_TEST
 
@@ -530,6 +550,7 @@ int main(void)
 	tcase_add_test(tcase, punched_hole);
 	tcase_add_test(tcase, attach_refuses);
 	tcase_add_test(tcase, no_room_is_an_error);
+	tcase_add_test(tcase, event_before_attach);
 	tcase_add_test(tcase, records_and_events);
 	tcase_add_test(tcase, hostile_records);
 	tcase_add_test(tcase, hostile_geometry);
