@@ -347,6 +347,10 @@ enum status api_call_tokenize(struct api_call *call, struct error *error)
 		status = tokenizer_encode(call->api->tokenizer, prompt.spans, prompt.span_count, WIRE_PROMPT_TOKENS_MAX, &call->prompt,
 		    &why);
 	chat_prompt_free(&prompt);
+	if (status == STATUS_LIMIT) /* no context is that long: clients know what to do about this code */
+		return error_set_param(error, STATUS_CONTEXT_LENGTH, "messages",
+		    "the prompt has more than %d tokens, the context of this model holds %" PRIu32 " for prompt and answer",
+		    WIRE_PROMPT_TOKENS_MAX, call->max_context);
 	if (status)
 		return error_set_param(error, status, *why.param ? why.param : "messages", "%s",
 		    *why.message ? why.message : status_text(status));

@@ -377,6 +377,19 @@ START_TEST(limits_of_messages)
 	ck_assert_ptr_nonnull(strstr(response.message, "2048"));
 	api_response_free(&response);
 	api_call_free(call);
+	/* More tokens than any prompt may have. */
+	buf_clear(&body);
+	buf_clear(&out);
+	buf_append_string(&body, "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"");
+	for (int i = 0; i < WIRE_PROMPT_TOKENS_MAX / 64; i++)
+		buf_append_string(&body, "1111111111111111111111111111111111111111111111111111111111111111");
+	buf_append_string(&body, "\"}]}");
+	call = start(&chat_http, body.data, body.len, &out);
+	response = read_response(&out, false, false);
+	ck_assert_str_eq(response.code, "context_length_exceeded");
+	ck_assert_ptr_nonnull(strstr(response.message, "more than 1048576"));
+	api_response_free(&response);
+	api_call_free(call);
 	/* A body over the limit, whatever Content-Length said. */
 	buf_clear(&out);
 	fixture.conf.front_max_body = 1024;
