@@ -29,3 +29,7 @@ check_PROGRAMS += tests/stress/lane_stress
 TESTS += tests/stress/lane_stress
 tests_stress_lane_stress_SOURCES = tests/stress/lane_stress.c
 tests_stress_lane_stress_LDADD = $(IPC_LIBS) $(BASE_LIBS)
+
+# The sleep handshake as a model (skipped without spin).
+dist_check_SCRIPTS += tests/scripts/promela.sh
+EXTRA_DIST += contrib/doorbell.pml
