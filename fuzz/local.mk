@@ -17,3 +17,24 @@ fuzz_fuzz_chat_LDADD = $(FUZZ_CHAT_LIBS)
 fuzz_fuzz_chat_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 endif
 EXTRA_DIST += tests/corpus/chat.dict tests/corpus/chat
+
+# Model files: safetensors headers, and the JSON configurations beside them.
+FUZZ_FILE_LIBS = $(FILE_LIBS) $(BASE_LIBS)
+check_PROGRAMS += tests/unit/replay_safetensors tests/unit/replay_hf_config
+TESTS += tests/unit/replay_safetensors tests/unit/replay_hf_config
+tests_unit_replay_safetensors_SOURCES = fuzz/replay.c fuzz/fuzz_safetensors.c
+tests_unit_replay_safetensors_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/safetensors"'
+tests_unit_replay_safetensors_LDADD = $(FUZZ_FILE_LIBS)
+tests_unit_replay_hf_config_SOURCES = fuzz/replay.c fuzz/fuzz_hf_config.c
+tests_unit_replay_hf_config_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/hf_config"'
+tests_unit_replay_hf_config_LDADD = $(FUZZ_FILE_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_safetensors fuzz/fuzz_hf_config
+fuzz_fuzz_safetensors_SOURCES = fuzz/fuzz_safetensors.c
+fuzz_fuzz_safetensors_LDADD = $(FUZZ_FILE_LIBS)
+fuzz_fuzz_safetensors_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+fuzz_fuzz_hf_config_SOURCES = fuzz/fuzz_hf_config.c
+fuzz_fuzz_hf_config_LDADD = $(FUZZ_FILE_LIBS)
+fuzz_fuzz_hf_config_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/safetensors.dict tests/corpus/safetensors tests/corpus/hf_config.dict tests/corpus/hf_config
