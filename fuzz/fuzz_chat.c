@@ -17,7 +17,7 @@
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
 enum { SWITCH_STRICT = 1, SWITCH_FAIL = 2, SWITCH_PING = 4, SWITCH_LENGTH = 8, SWITCH_PIECE = 0xf0 };
-enum { IDS_MAX = 512 };
+enum { IDS_MAX = 64 };
 
 static const struct api_fixture *fixture(void)
 {
