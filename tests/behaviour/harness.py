@@ -280,6 +280,14 @@ def program(name):
     return path
 
 
+def script(text, pace=1000, repeat=1, model=TINY_MODEL, name="s"):
+    """A token script (backend = script) that says TEXT, REPEAT times (0 = for ever), one token per PACE microseconds."""
+    done = subprocess.run([program("penstock"), "tokenize", "--model", model], input=json.dumps(text) + "\n",
+                          capture_output=True, text=True, check=True)
+    ids = " ".join(map(str, json.loads(done.stdout)["ids"]))
+    return f"script {name}\npace {pace}\nids {ids}\nrepeat {repeat}\n"
+
+
 class Nginx:
     """nginx with the shipped site, rendered for CONF_PATH, as an instance of its own in DIRECTORY; and TLS clients for it.
     The certificate is made here and verified by every client."""
@@ -507,6 +515,12 @@ class Stack:
         body = {"model": fields.pop("model", None) or self.model_name(), "messages": [{"role": "user", "content": content}]}
         body.update(fields)
         return self.open_fcgi("POST", "/v1/chat/completions", self.headers(), json.dumps(body))
+
+    def ids(self, text):
+        """Token ids of TEXT in the stack's model."""
+        done = self.tool("tokenize", "--model", self.model, input=json.dumps(text) + "\n")
+        equal(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["ids"]
 
     def model_name(self):
         return os.path.basename(self.model).removesuffix(".gguf")
