@@ -24,6 +24,9 @@ class Fronts(harness.Stack):
         try:
             self.start_front()
             harness.wait_until(self.alive, "the fronts")
+            derived = self.tool("config", "derived", self.conf_path).stdout.split()
+            count = int(next(line for line in derived if line.startswith("children="))[9:])
+            harness.wait_until(lambda: len(self.front_children()) == count, "all children")
             self.children = sorted(self.front_children())
         except BaseException:
             self.dump()
