@@ -38,3 +38,19 @@ fuzz_fuzz_hf_config_LDADD = $(FUZZ_FILE_LIBS)
 fuzz_fuzz_hf_config_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 endif
 EXTRA_DIST += tests/corpus/safetensors.dict tests/corpus/safetensors tests/corpus/hf_config.dict tests/corpus/hf_config
+
+# Model files: GGUF, up to token ids.
+FUZZ_GGUF_LIBS = $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)
+check_PROGRAMS += tests/unit/replay_gguf
+TESTS += tests/unit/replay_gguf
+tests_unit_replay_gguf_SOURCES = fuzz/replay.c fuzz/fuzz_gguf.c
+tests_unit_replay_gguf_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/gguf"'
+tests_unit_replay_gguf_LDADD = $(FUZZ_GGUF_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_gguf
+fuzz_fuzz_gguf_SOURCES = fuzz/fuzz_gguf.c
+fuzz_fuzz_gguf_LDADD = $(FUZZ_GGUF_LIBS)
+fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/gguf.dict tests/corpus/gguf tests/corpus/make_gguf.py
+

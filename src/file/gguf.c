@@ -56,6 +56,9 @@ static const struct {
 	{ GGUF_Q6_K, "Q6_K", 256, 210 },  { GGUF_IQ4_NL, "IQ4_NL", 32, 18 }, { GGUF_IQ4_XS, "IQ4_XS", 256, 136 },
 };
 
+/* Bytes of the path that a message shows: the rest of its room is for the words. */
+enum { LABEL_MAX = 160 };
+
 struct value {
 	const char          *key; /* into the map, not terminated */
 	size_t               key_len;
@@ -101,12 +104,12 @@ static enum status bad(const struct gguf *gguf, size_t at, struct error *error, 
 	va_start(args, format);
 	vsnprintf(text, sizeof text, format, args);
 	va_end(args);
-	return error_set(error, STATUS_INVALID, "%.160s: %s, at byte %zu", gguf->label, text, at);
+	return error_set(error, STATUS_INVALID, "%.*s: %s, at byte %zu", LABEL_MAX, gguf->label, text, at);
 }
 
 static enum status no_memory(const struct gguf *gguf, struct error *error)
 {
-	return error_set(error, STATUS_NOMEM, "%.160s: no memory for the index of its keys and tensors", gguf->label);
+	return error_set(error, STATUS_NOMEM, "%.*s: no memory for the index of its keys and tensors", LABEL_MAX, gguf->label);
 }
 
 static size_t left(const struct cursor *c) { return c->gguf->size - c->at; }
@@ -473,14 +476,14 @@ static enum status make(const void *bytes, size_t size, bool mapped, const char 
 	if (!gguf) {
 		if (mapped)
 			munmap((void *)bytes, size);
-		return error_set(error, STATUS_NOMEM, "%.160s: no memory", label);
+		return error_set(error, STATUS_NOMEM, "%.*s: no memory", LABEL_MAX, label);
 	}
 	gguf->bytes = bytes;
 	gguf->size = size;
 	gguf->mapped = mapped;
 	gguf->label = strdup(label);
 	if (!gguf->label) {
-		status = error_set(error, STATUS_NOMEM, "%.160s: no memory", label);
+		status = error_set(error, STATUS_NOMEM, "%.*s: no memory", LABEL_MAX, label);
 		goto fail;
 	}
 	status = parse(gguf, error);
@@ -505,20 +508,20 @@ enum status gguf_open(const char *path, struct gguf **ret, struct error *error)
 	int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
 
 	if (fd < 0)
-		return error_set(error, STATUS_IO, "%.160s: cannot open: %s", path, strerror(errno));
+		return error_set(error, STATUS_IO, "%.*s: cannot open: %s", LABEL_MAX, path, strerror(errno));
 	if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
 		close(fd);
-		return error_set(error, STATUS_INVALID, "%.160s: not a regular file", path);
+		return error_set(error, STATUS_INVALID, "%.*s: not a regular file", LABEL_MAX, path);
 	}
 	if (info.st_size < 24 || (uintmax_t)info.st_size > SIZE_MAX) {
 		close(fd);
-		return error_set(error, STATUS_INVALID, "%.160s: %jd bytes are no GGUF file, the header alone has 24, at byte 0", path,
-		    (intmax_t)info.st_size);
+		return error_set(error, STATUS_INVALID, "%.*s: %jd bytes are no GGUF file, the header alone has 24, at byte 0",
+		    LABEL_MAX, path, (intmax_t)info.st_size);
 	}
 	map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (map == MAP_FAILED)
-		return error_set(error, STATUS_IO, "%.160s: mmap of %jd bytes: %s", path, (intmax_t)info.st_size, strerror(errno));
+		return error_set(error, STATUS_IO, "%.*s: mmap of %jd bytes: %s", LABEL_MAX, path, (intmax_t)info.st_size, strerror(errno));
 	return make(map, (size_t)info.st_size, true, path, ret, error);
 }
 
@@ -534,6 +537,19 @@ void gguf_close(struct gguf *gguf)
 	free(gguf->by_name);
 	free(gguf->names);
 	free(gguf);
+}
+
+enum status gguf_error_prefix(const struct gguf *gguf, enum status status, struct error *error)
+{
+	char   words[ERROR_MESSAGE_MAX];
+	size_t len = strnlen(gguf->label, LABEL_MAX);
+
+	if (error && (strncmp(error->message, gguf->label, len) != 0 || error->message[len] != ':')) {
+		memcpy(words, error->message, sizeof words);
+		snprintf(error->message, sizeof error->message, "%.*s: %.*s", LABEL_MAX, gguf->label,
+		    ERROR_MESSAGE_MAX - LABEL_MAX - 3, words);
+	}
+	return status;
 }
 
 size_t gguf_tensor_count(const struct gguf *gguf) { return gguf->entry_count; }
@@ -599,7 +615,8 @@ static enum status find(const struct gguf *gguf, const char *key, const struct v
 		else
 			low = middle + 1;
 	}
-	return error_set(error, STATUS_NOT_FOUND, "%.160s: key %s is missing", gguf->label, bytes_quote(quoted, key, len));
+	return error_set(error, STATUS_NOT_FOUND, "%.*s: key %s is missing", LABEL_MAX, gguf->label,
+	    bytes_quote(quoted, key, len));
 }
 
 static enum status wrong(const struct gguf *gguf, const struct value *value, struct error *error, const char *wanted)

@@ -47,6 +47,9 @@ enum status gguf_open(const char *path, struct gguf **ret, struct error *error);
 enum status gguf_parse(const void *bytes, size_t size, const char *label, struct gguf **ret, struct error *error);
 void        gguf_close(struct gguf *gguf);
 
+/* Puts "PATH: " before the message, for those who read the file through this handle; returns STATUS. */
+enum status gguf_error_prefix(const struct gguf *gguf, enum status status, struct error *error);
+
 size_t                    gguf_tensor_count(const struct gguf *gguf);
 const struct gguf_tensor *gguf_tensor_at(const struct gguf *gguf, size_t index);
 const struct gguf_tensor *gguf_tensor_find(const struct gguf *gguf, const char *name); /* NULL when absent */

@@ -126,31 +126,41 @@ static enum status check_markers(const struct gguf *gguf, struct error *error)
 	return status;
 }
 
-enum status chat_template_from_gguf(const struct gguf *gguf, struct chat_template **ret, struct error *error)
+static enum status load(const struct gguf *gguf, struct chat_template *chat, struct error *error)
 {
-	struct chat_template *chat = NULL;
-	const char           *template, *system;
-	size_t                len, system_len;
-	char                  quoted[BYTES_QUOTE_MAX];
-	enum status           status = gguf_get_string(gguf, "tokenizer.chat_template", &template, &len, error);
+	const char *template, *system = NULL;
+	size_t      len, system_len = 0;
+	char        quoted[BYTES_QUOTE_MAX];
+	enum status status = gguf_get_string(gguf, "tokenizer.chat_template", &template, &len, error);
 
 	if (status)
 		return status;
 	if (!recognise(template, len, &system, &system_len))
 		return error_set(error, STATUS_UNSUPPORTED, "tokenizer.chat_template (%zu bytes, %s) is not one of the ChatML templates "
 		    "this version can render", len, bytes_quote(quoted, template, len));
-	status = check_markers(gguf, error);
-	if (status)
-		return status;
-	chat = calloc(1, sizeof *chat);
-	if (chat && system)
+	if (system) {
 		chat->system = strndup(system, system_len);
-	if (!chat || (system && !chat->system)) {
-		chat_template_free(chat);
-		return error_set(error, STATUS_NOMEM, "no memory for the chat template");
+		if (!chat->system)
+			return error_set(error, STATUS_NOMEM, "no memory for the chat template");
 	}
+	return check_markers(gguf, error);
+}
+
+enum status chat_template_from_gguf(const struct gguf *gguf, struct chat_template **ret, struct error *error)
+{
+	struct chat_template *chat = calloc(1, sizeof *chat);
+	enum status           status;
+
+	if (!chat)
+		return error_set(error, STATUS_NOMEM, "no memory for the chat template");
+	status = load(gguf, chat, error);
+	if (status)
+		goto fail;
 	*ret = chat;
 	return STATUS_OK;
+fail:
+	chat_template_free(chat);
+	return gguf_error_prefix(gguf, status, error);
 }
 
 void chat_template_free(struct chat_template *chat)

@@ -243,7 +243,7 @@ enum status tokenizer_from_gguf(const struct gguf *gguf, const struct vocab *voc
 	return STATUS_OK;
 fail:
 	tokenizer_free(tokenizer);
-	return status;
+	return gguf_error_prefix(gguf, status, error);
 }
 
 void tokenizer_free(struct tokenizer *tokenizer)

@@ -273,7 +273,7 @@ enum status vocab_from_gguf(const struct gguf *gguf, struct vocab **ret, struct 
 	return STATUS_OK;
 fail:
 	vocab_free(load.vocab);
-	return status;
+	return gguf_error_prefix(gguf, status, error);
 }
 
 void vocab_free(struct vocab *vocab)
