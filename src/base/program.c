@@ -28,6 +28,7 @@ static void print_help(const struct program *program)
 	       "  --set SECTION.NAME=VALUE   set one option over the file; may be repeated\n"
 	       "  --check-config             say what is wrong with the configuration, or nothing, and exit\n"
 	       "  --dump-config              print every option with its value and exit\n"
+	       "  --sample-config            print a commented configuration file with the defaults and exit\n"
 	       "  --version                  print the version and exit\n"
 	       "  --help                     print this and exit\n",
 	    program->name, program->summary, program->default_conf);
@@ -37,7 +38,7 @@ static enum program_action read_arguments(const struct program *program, int arg
 {
 	static const struct option options[] = { { "config", required_argument, NULL, 'c' }, { "set", required_argument, NULL, 's' },
 		{ "check-config", no_argument, NULL, 'C' }, { "dump-config", no_argument, NULL, 'D' },
-		{ "version", no_argument, NULL, 'V' }, { "help", no_argument, NULL, 'h' },
+		{ "sample-config", no_argument, NULL, 'S' }, { "version", no_argument, NULL, 'V' }, { "help", no_argument, NULL, 'h' },
 		{ "listen-fd", required_argument, NULL, 'L' }, { NULL, 0, NULL, 0 } };
 	char *end;
 	int   option;
@@ -60,6 +61,9 @@ static enum program_action read_arguments(const struct program *program, int arg
 		case 'D':
 			ret->dump = true;
 			break;
+		case 'S':
+			conf_sample(stdout);
+			return fflush(stdout) ? PROGRAM_FAILED : PROGRAM_DONE;
 		case 'V':
 			printf("%s %s\n", program->name, program->version);
 			return PROGRAM_DONE;

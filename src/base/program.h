@@ -16,12 +16,12 @@ struct program {
 
 enum program_action {
 	PROGRAM_RUN,   /* *ret is read and checked: go on */
-	PROGRAM_DONE,  /* --help, --version, --check-config, --dump-config have been served: exit 0 */
+	PROGRAM_DONE,  /* --help, --version, --check-config, --dump-config, --sample-config have been served: exit 0 */
 	PROGRAM_FAILED /* the reason stands on standard error: exit 1 */
 };
 
 /* Reads the command line: --config FILE, --set SECTION.NAME=VALUE (repeatable, over the file), --check-config,
- * --dump-config, --version, --help.  RET_LISTEN_FD may be NULL; it is −1 when none was inherited. */
+ * --dump-config, --sample-config, --version, --help.  RET_LISTEN_FD may be NULL; it is −1 when none was inherited. */
 enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret, int *ret_listen_fd);
 
 /* Names the program in the log and opens the configured log file, or stays with standard error. */

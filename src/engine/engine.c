@@ -459,8 +459,6 @@ static enum status run_batch(struct engine *engine, const struct batch *batch, s
 	const struct backend_ops *ops = engine->backend->ops;
 	enum status               status;
 
-	if (engine->sink.launch)
-		engine->sink.launch(engine->sink.context, batch->rows);
 	status = model_forward(engine->model, batch);
 	if (!status && batch->logit_row_count)
 		status = ops->sample(engine->backend, engine->samples, batch->logit_row_count, engine->vocab_limit);
@@ -468,6 +466,38 @@ static enum status run_batch(struct engine *engine, const struct batch *batch, s
 		return error_set(error, status, "backend %s failed to launch a step of %u rows: %s", ops->name, batch->rows,
 		    status_text(status));
 	return ops->wait(engine->backend, batch->logit_row_count ? engine->ids : NULL, batch->logit_row_count, error);
+}
+
+enum status engine_warm_up(struct engine *engine, uint32_t rows, uint64_t *ret_row_ns, struct error *error)
+{
+	struct kv_table       table = { 0 };
+	struct batch_sequence part = { 0 };
+	struct batch          batch = { .sequence_count = 1, .tokens = engine->tokens, .positions = engine->positions,
+		.sequences = &part };
+	uint64_t              begin = clock_now_ns();
+	enum status           status;
+
+	rows = rows < engine->options.step_tokens ? rows : engine->options.step_tokens;
+	rows = rows < engine->max_context ? rows : engine->max_context;
+	status = kv_table_grow(engine->pool, &table, rows);
+	if (status)
+		return error_set(error, status, "no KV blocks for a warm-up of %u rows", rows);
+	for (uint32_t i = 0; i < rows; i++) {
+		engine->tokens[i] = 0;
+		engine->positions[i] = (int32_t)i;
+		engine->kv_slots[i] = kv_table_slot(engine->pool, &table, i);
+	}
+	batch.rows = part.rows = part.context = rows;
+	part.blocks = table.count;
+	for (uint32_t g = 0; g < engine->kv_groups; g++) {
+		part.block_table[g] = table.blocks;
+		batch.kv_slots[g] = engine->kv_slots;
+	}
+	status = run_batch(engine, &batch, error);
+	kv_table_free(engine->pool, &table);
+	if (!status)
+		*ret_row_ns = (clock_now_ns() - begin) / rows;
+	return status;
 }
 
 static bool is_eos(const struct engine *engine, int32_t id)
@@ -541,6 +571,8 @@ enum status engine_step(struct engine *engine, uint64_t now_ns, struct engine_st
 		return STATUS_AGAIN;
 	}
 	fill_batch(engine, &plan, &batch);
+	if (engine->sink.launch)
+		engine->sink.launch(engine->sink.context, batch.rows);
 	launched = clock_now_ns();
 	status = run_batch(engine, &batch, error);
 	if (status)

@@ -83,6 +83,10 @@ enum status engine_create(struct model *model, struct backend *backend, const st
     struct error *error);
 void        engine_destroy(struct engine *engine);
 
+/* Runs a chunk of up to ROWS rows that belongs to nobody, before the first request: what a step touches has been touched
+ * then, and a backend that cannot run is known.  *ret_row_ns is the time of one row. */
+enum status engine_warm_up(struct engine *engine, uint32_t rows, uint64_t *ret_row_ns, struct error *error);
+
 /* Accepts a request at NOW_NS.  STATUS_FULL (queue), STATUS_CONTEXT_LENGTH, STATUS_INVALID (an id outside the vocabulary,
  * empty prompt), each with words; nothing reaches the sink then. */
 enum status engine_submit(struct engine *engine, struct engine_request *request, uint64_t now_ns, struct error *error);

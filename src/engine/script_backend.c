@@ -530,7 +530,7 @@ enum status script_backend_parse(const char *text, size_t len, const char *label
 		script_destroy(&s->base);
 		return status;
 	}
-	snprintf(s->text, sizeof s->text, "script: %u script(s), no mathematics", s->count);
+	snprintf(s->text, sizeof s->text, "%u script(s), no mathematics", s->count);
 	*ret = &s->base;
 	return STATUS_OK;
 }

@@ -273,6 +273,23 @@ START_TEST(a_backend_fault_is_reported)
 }
 END_TEST
 
+START_TEST(warm_up_leaves_no_trace)
+{
+	struct error error;
+	uint64_t     row_ns = 0;
+
+	ck_assert_int_eq(engine_warm_up(engine, 1000, &row_ns, &error), STATUS_OK);
+	ck_assert_uint_eq(backend.steps, 1);
+	ck_assert_uint_eq(metric(METRIC_kv_blocks_used) + metric(METRIC_prompt_tokens_total), 0);
+	backend.broken = true;
+	ck_assert_int_eq(engine_warm_up(engine, 3, &row_ns, &error), STATUS_IO);
+	backend.broken = false;
+	ck_assert_int_eq(fake_submit(engine, 0, 190, 10, 3, 0, NULL), STATUS_OK); /* all blocks are there */
+	run_idle(0);
+	check_idle();
+}
+END_TEST
+
 START_TEST(memory_plan)
 {
 	struct engine_options options = fake_options();
@@ -375,6 +392,7 @@ int main(void)
 	tcase_add_test(tcase, deadlines_and_the_queue_have_limits);
 	tcase_add_test(tcase, logits_that_are_not_finite_end_one_request);
 	tcase_add_test(tcase, a_backend_fault_is_reported);
+	tcase_add_test(tcase, warm_up_leaves_no_trace);
 	tcase_add_test(tcase, memory_plan);
 	tcase_add_test(tcase, random_disconnects_leave_nothing);
 	suite_add_tcase(suite, tcase);

@@ -1,0 +1,29 @@
+/* loader.h: from a configuration to a model on a backend: file, vocabulary, backend, weights.
+ */
+#ifndef PENSTOCK_BATCHER_LOADER_H
+#define PENSTOCK_BATCHER_LOADER_H
+
+#include "base/conf.h"
+#include "engine/engine.h"
+#include "file/gguf.h"
+#include "model/model.h"
+#include "model/plugin.h"
+#include "vocab/vocab.h"
+
+/* Owned parts, in the order of their making; each needs those before it. */
+struct loader {
+	struct gguf    *gguf;
+	struct vocab   *vocab;
+	struct plugin  *plugin;
+	struct backend *backend;
+	struct model   *model;
+};
+
+/* Loads what [model] and [batcher] of CONF name.  BACKEND_OBJECTS is the directory of loadable backends. */
+enum status loader_open(struct loader *loader, const struct conf *conf, const char *backend_objects, struct error *error);
+void        loader_close(struct loader *loader); /* half-open ones are fine */
+
+/* The engine's options as CONF and the vocabulary have them. */
+struct engine_options loader_engine_options(const struct loader *loader, const struct conf *conf);
+
+#endif

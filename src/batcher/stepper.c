@@ -1,0 +1,289 @@
+/* stepper.c: owns the model, the engine and the heartbeat.  Does not own records, sockets or signals.
+ *
+ * Each turn: take what the queue holds (asleep for at most a tick while there is nothing to do), beat, step, wake the
+ * children.  The heartbeat and the service manager's watchdog are fed from here and nowhere else, so that a device that
+ * hangs is seen; a step that is known to be long announces itself first.
+ *
+ * Invariant: only this thread touches engine, sink and event rings; the phase it stores last is STOPPED or FAILED. */
+#include "batcher/stepper.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "batcher/loader.h"
+#include "batcher/service.h"
+#include "batcher/sink.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+	IDLE_MS = 90,   /* below the 100 ms the heartbeat promises */
+	PAUSED_MS = 10, /* how soon a paused sequence sees that its client reads again */
+	LONG_FACTOR = 4, /* a step may take this many times its estimate */
+	WARM_UP_ROWS = 64
+};
+
+struct worker {
+	struct batcher *b;
+	struct loader   loaded;
+	struct sink     sink;
+	struct engine  *engine;
+	uint64_t        watchdog_ns; /* the fronts' */
+	uint64_t        service_watchdog_us, service_beat_ns;
+	uint64_t        row_ns; /* what a row may cost, from recent steps */
+	bool            long_step;
+};
+
+/* ---- start -------------------------------------------------------------------------------------------------------- */
+
+static void set_phase(struct batcher *b, enum batcher_phase phase)
+{
+	atomic_store_explicit(&b->phase, phase, memory_order_release);
+	batcher_wake_control(b);
+}
+
+static void log_plan(const struct worker *w, const struct engine_plan *plan)
+{
+	const struct model_info *info = model_info(w->loaded.model);
+	const struct backend_ops *ops = w->loaded.backend->ops;
+
+	log_info("model: %s, %llu parameters, vocabulary %u, trained context %u", info->architecture,
+	    (unsigned long long)info->parameters, vocab_size(w->loaded.vocab), info->max_context);
+	log_info("backend: %s: %s", ops->name, ops->describe(w->loaded.backend));
+	log_info("memory: weights %llu MiB; of the %llu MiB left: KV cache %llu MiB (%u blocks, %llu tokens), scratch %llu MiB",
+	    (unsigned long long)(plan->weight_bytes >> 20), (unsigned long long)(plan->memory_available >> 20),
+	    (unsigned long long)(plan->kv_bytes >> 20), plan->blocks, (unsigned long long)plan->kv_tokens,
+	    (unsigned long long)(plan->scratch_bytes >> 20));
+	log_info("limits: %lld running, %lld queued, %lld tokens in a step, context %u", (long long)w->b->conf.batcher_max_running,
+	    (long long)w->b->conf.batcher_max_queued, (long long)w->b->conf.batcher_step_tokens, plan->max_context);
+}
+
+static void announce(struct worker *w, const struct engine_plan *plan)
+{
+	struct batcher       *b = w->b;
+	struct header_shared *h = b->header.shared;
+
+	b->model = (struct batcher_model){
+		.fingerprint = vocab_fingerprint(w->loaded.vocab),
+		.kv_tokens = plan->kv_tokens,
+		.vocab = vocab_size(w->loaded.vocab),
+		.max_context = plan->max_context,
+	};
+	b->admission.kv_tokens = plan->kv_tokens;
+	h->vocab_fingerprint = b->model.fingerprint;
+	h->vocab_size = b->model.vocab;
+	h->max_context = plan->max_context;
+	h->kv_tokens = plan->kv_tokens;
+	h->max_running = (uint32_t)b->conf.batcher_max_running;
+	h->max_queued = (uint32_t)b->conf.batcher_max_queued;
+	h->stream_window = (uint32_t)b->conf.front_stream_window;
+	h->slots_per_lane = (uint32_t)b->conf.front_streams_per_front;
+	conf_model_name(&b->conf, h->model_name, sizeof h->model_name);
+	snprintf(h->architecture, sizeof h->architecture, "%s", model_info(w->loaded.model)->architecture);
+	header_beat(&b->header, clock_now_ns());
+	header_set_state(&b->header, HEADER_READY);
+	set_phase(b, BATCHER_READY);
+	service_notify("READY=1\nSTATUS=serving %s", h->model_name);
+	log_info("ready: %s", h->model_name);
+}
+
+static void on_launch(void *context, uint32_t rows);
+
+static enum status load(struct worker *w, const char *backend_objects, struct error *error)
+{
+	struct engine_options options;
+	struct engine_plan    plan;
+	struct engine_sink    callbacks;
+	enum status           status = loader_open(&w->loaded, &w->b->conf, backend_objects, error);
+
+	if (!status)
+		status = sink_init(&w->sink, w->b, error);
+	if (status)
+		return status;
+	w->sink.launch = on_launch;
+	w->sink.launch_context = w;
+	callbacks = sink_callbacks(&w->sink);
+	options = loader_engine_options(&w->loaded, &w->b->conf);
+	status = engine_create(w->loaded.model, w->loaded.backend, &options, &callbacks, &w->b->metrics, &w->engine, &plan, error);
+	if (!status)
+		status = engine_warm_up(w->engine, WARM_UP_ROWS, &w->row_ns, error);
+	if (status)
+		return status;
+	w->watchdog_ns = (uint64_t)w->b->conf.batcher_watchdog_ms * CLOCK_NS_PER_MS;
+	w->service_watchdog_us = service_watchdog_us();
+	log_plan(w, &plan);
+	announce(w, &plan);
+	return STATUS_OK;
+}
+
+/* ---- heartbeat ---------------------------------------------------------------------------------------------------- */
+
+static void beat(struct worker *w)
+{
+	uint64_t now = clock_now_ns();
+
+	header_beat(&w->b->header, now);
+	if (w->long_step) { /* after the beat that ends it (H3) */
+		header_announce_long_step(&w->b->header, 0);
+		w->long_step = false;
+		if (w->service_watchdog_us)
+			service_notify("WATCHDOG_USEC=%llu\nWATCHDOG=1", (unsigned long long)w->service_watchdog_us);
+	}
+	if (w->service_watchdog_us && (now - w->service_beat_ns) / 1000 >= w->service_watchdog_us / 4) {
+		service_notify("WATCHDOG=1");
+		w->service_beat_ns = now;
+	}
+}
+
+/* The engine is about to launch ROWS rows: says so if that may last. */
+static void on_launch(void *context, uint32_t rows)
+{
+	struct worker *w = context;
+	uint64_t       expected_ns = rows * w->row_ns, until_ns;
+
+	if (expected_ns < w->watchdog_ns / LONG_FACTOR)
+		return;
+	until_ns = expected_ns * LONG_FACTOR + w->watchdog_ns;
+	header_announce_long_step(&w->b->header, clock_now_ns() + until_ns);
+	w->long_step = true;
+	if (w->service_watchdog_us && until_ns / 1000 > w->service_watchdog_us)
+		service_notify("WATCHDOG_USEC=%llu\nWATCHDOG=1", (unsigned long long)(until_ns / 1000));
+}
+
+/* ---- one turn ----------------------------------------------------------------------------------------------------- */
+
+static void on_submit(struct worker *w, struct queue_message *m)
+{
+	struct error error;
+	uint64_t     tag;
+	uint32_t     prompt_tokens = m->request.prompt_tokens;
+	enum status  status = sink_begin(&w->sink, m, &tag);
+
+	if (status) { /* cannot be: admission lets no more in than there are handles */
+		log_error("no handle for request %llu", (unsigned long long)m->req);
+		admission_release(&w->b->admission, m->tokens);
+		free(m->request.prompt);
+		m->status = status;
+		sink_refuse(&w->sink, m);
+		return;
+	}
+	m->request.tag = tag;
+	status = engine_submit(w->engine, &m->request, clock_now_ns(), &error);
+	if (status) {
+		log_debug("request %llu refused: %s", (unsigned long long)m->req, error.message);
+		sink_fail(&w->sink, tag, status, prompt_tokens);
+	}
+}
+
+static void take_messages(struct worker *w, uint64_t timeout_ns)
+{
+	struct queue_message *next;
+
+	for (struct queue_message *m = queue_take(&w->b->queue, timeout_ns); m; m = next) {
+		next = m->next;
+		if (m->kind == QUEUE_FAREWELL) { /* part of its entry, which may be gone after this */
+			sink_farewell(&w->sink, m->lane);
+			continue;
+		}
+		atomic_fetch_sub_explicit(&m->lane->queued, 1, memory_order_relaxed);
+		if (m->kind == QUEUE_SUBMIT)
+			on_submit(w, m);
+		else
+			sink_refuse(&w->sink, m);
+		free(m);
+	}
+}
+
+static void count_step(struct worker *w, const struct engine_step_stats *stats, uint64_t time_ns)
+{
+	struct metrics *m = &w->b->metrics;
+	uint64_t        row_ns = stats->rows ? stats->model_ns / stats->rows : 0;
+
+	w->row_ns -= w->row_ns / 16;
+	if (row_ns >= w->row_ns)
+		w->row_ns = row_ns + 1;
+	metrics_add(m, METRIC_steps_total, 1);
+	metrics_add(m, METRIC_step_time_ns_total, time_ns);
+	metrics_add(m, METRIC_overhead_time_ns_total, time_ns - stats->model_ns);
+	atomic_store_explicit(&w->b->header.shared->steps, metrics_get(m, METRIC_steps_total), memory_order_relaxed);
+	atomic_store_explicit(&w->b->header.shared->step_time_ns, time_ns, memory_order_relaxed);
+}
+
+static uint32_t wish(const struct worker *w) { return atomic_load_explicit(&w->b->wish, memory_order_acquire); }
+
+/* True when the thread should end. */
+static bool drained(struct worker *w)
+{
+	uint32_t wanted = wish(w);
+
+	if (wanted >= BATCHER_DRAIN && batcher_phase(w->b) == BATCHER_READY) {
+		header_set_state(&w->b->header, HEADER_DRAINING);
+		set_phase(w->b, BATCHER_DRAINING);
+		service_notify("STOPPING=1\nSTATUS=draining %u requests", admission_inside(&w->b->admission));
+		log_info("draining: %u requests inside", admission_inside(&w->b->admission));
+	}
+	return batcher_phase(w->b) == BATCHER_DRAINING && (admission_inside(&w->b->admission) == 0 || wanted == BATCHER_STOP);
+}
+
+/* Steps until there is a reason to end; that of a failure is in *ERROR. */
+static enum status serve(struct worker *w, struct error *error)
+{
+	uint64_t idle_ns = 0;
+
+	for (;;) {
+		struct engine_step_stats stats;
+		uint64_t                 began;
+		enum status              status;
+
+		take_messages(w, idle_ns);
+		beat(w);
+		if (drained(w))
+			return STATUS_OK;
+		began = clock_now_ns();
+		status = engine_step(w->engine, began, &stats, error);
+		sink_flush(&w->sink);
+		if (status && status != STATUS_AGAIN)
+			return status;
+		if (!status)
+			count_step(w, &stats, clock_now_ns() - began);
+		idle_ns = !status ? 0 : (engine_paused(w->engine) ? PAUSED_MS : IDLE_MS) * CLOCK_NS_PER_MS;
+	}
+}
+
+static void *run(void *context)
+{
+	struct stepper *stepper = context;
+	struct worker   w = { .b = stepper->batcher };
+	struct error   *failure = &w.b->failure;
+	enum status     status = load(&w, stepper->backend_objects, failure);
+
+	if (!status)
+		status = serve(&w, failure);
+	if (w.engine) {
+		take_messages(&w, 0);
+		engine_cancel_all(w.engine, status ? STATUS_INTERNAL : STATUS_UNAVAILABLE);
+		sink_flush(&w.sink);
+	}
+	header_set_state(&w.b->header, HEADER_STOPPED);
+	engine_destroy(w.engine);
+	sink_free(&w.sink);
+	loader_close(&w.loaded);
+	set_phase(w.b, status ? BATCHER_FAILED : BATCHER_STOPPED);
+	return NULL;
+}
+
+enum status stepper_start(struct stepper *stepper, struct batcher *batcher, const char *backend_objects, struct error *error)
+{
+	*stepper = (struct stepper){ .batcher = batcher, .backend_objects = backend_objects };
+	if (pthread_create(&stepper->thread, NULL, run, stepper))
+		return error_set(error, STATUS_NOMEM, "cannot start the step thread");
+	stepper->started = true;
+	return STATUS_OK;
+}
+
+void stepper_join(struct stepper *stepper)
+{
+	if (stepper->started)
+		pthread_join(stepper->thread, NULL);
+	stepper->started = false;
+}

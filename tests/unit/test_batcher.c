@@ -1,0 +1,866 @@
+/* Tests of penstockd as a process: real daemon, script backend, minimal lane clients (tests/support).
+ *
+ * PENSTOCK_TEST_DISCONNECTS (default 200) is the number of random disconnects, PENSTOCK_TEST_HOSTILE (default 60) that of
+ * hostile attachments; both were run with 1000 and more by hand. */
+#include "support/daemon.h"
+#include "support/lane_client.h"
+
+#include "base/clock.h"
+#include "batcher/intake.h"
+#include "batcher/lanes.h"
+
+#include <check.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Seeds choose scripts by their order. */
+enum { SHORT, FOREVER, SLOW, NOT_FINITE, FAULT, LONG, HANG, SCRIPTS };
+
+static const char script[] =
+    "prefill 3000\n"
+    "script short\npace 500\nids 10 11 12 13\n"
+    "script forever\npace 500\nids 20 21 22\nrepeat 0\n"
+    "script slow\npace 10000\nids 30\nrepeat 0\n"
+    "script not-finite\npace 500\nids 40 nan\n"
+    "script fault\npace 500\nids 50 51 fault\n"
+    "script long\npace 0\nids 60 61 62 63 64 65 66 67 68 69\nrepeat 200\n"
+    "script hang\npace 500\nids 70 71\ndelay 4000000\nids 72\n";
+
+static struct daemon      d;
+static struct lane_client a, b;
+
+static void begin(const char *const *sets)
+{
+	daemon_make(&d, script, sets);
+	daemon_start(&d);
+}
+
+static void attach(struct lane_client *c)
+{
+	struct error error;
+	ck_assert_msg(lane_client_attach(c, &d, 0, 0, &error) == STATUS_OK, "%s", error.message);
+}
+
+static void setup(void)
+{
+	a.fd = a.wait_fd = b.fd = b.wait_fd = -1;
+}
+
+static void teardown(void)
+{
+	lane_client_close(&a);
+	lane_client_close(&b);
+	daemon_free(&d);
+}
+
+/* Nothing is left in use. */
+static void check_idle(void)
+{
+	ck_assert(daemon_wait_metric(&d, METRIC_slots_in_use, 0));
+	ck_assert(daemon_wait_metric(&d, METRIC_kv_blocks_used, 0));
+	ck_assert(daemon_wait_metric(&d, METRIC_reservations, 0));
+	ck_assert(daemon_wait_metric(&d, METRIC_sequences_running, 0));
+	ck_assert(daemon_wait_metric(&d, METRIC_sequences_waiting, 0));
+	ck_assert(daemon_wait_metric(&d, METRIC_lanes_attached, (uint64_t)(a.fd >= 0) + (b.fd >= 0)));
+}
+
+static void check_end(const struct lane_client *c, uint32_t slot, enum wire_finish finish, enum status status)
+{
+	ck_assert_uint_eq(c->slots[slot].ends, 1);
+	ck_assert_uint_eq(c->slots[slot].end.finish, finish);
+	ck_assert_uint_eq(c->slots[slot].end.status, status);
+}
+
+/* The ids of script LONG. */
+static void check_long(const struct lane_client *c, uint32_t slot, uint32_t count)
+{
+	ck_assert_uint_eq(c->slots[slot].count, count);
+	ck_assert(!c->slots[slot].wrong);
+	for (uint32_t i = 0; i < count; i++)
+		if (c->slots[slot].ids[i] != 60 + (int32_t)(i % 10))
+			ck_abort_msg("id %u is %d", i, c->slots[slot].ids[i]);
+}
+
+/* ---- the plain case ------------------------------------------------------------------------------------------------- */
+
+START_TEST(exact_ids)
+{
+	static const int32_t expected[] = { 10, 11, 12, 13 };
+	uint32_t             value = 77;
+
+	begin(NULL);
+	attach(&a);
+	ck_assert_uint_eq(a.welcome.slots, 8);
+	ck_assert_uint_eq(a.welcome.epoch, d.header.shared->epoch);
+	ck_assert_int_eq(lane_client_reserve(&a, 3, 100, 20, &value), LANE_REPLY_ACCEPT);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_slots_in_use), 1);
+	ck_assert(daemon_wait_metric(&d, METRIC_reservations, 1));
+	lane_client_submit(&a, 3, 7, 20, SHORT);
+	ck_assert(lane_client_wait_end(&a, 3));
+	check_end(&a, 3, WIRE_FINISH_STOP, STATUS_OK);
+	ck_assert_uint_eq(a.slots[3].count, 4);
+	ck_assert_int_eq(memcmp(a.slots[3].ids, expected, sizeof expected), 0);
+	ck_assert_uint_eq(a.slots[3].end.prompt_tokens, 7);
+	ck_assert_uint_eq(a.slots[3].end.completion_tokens, 4);
+	/* Everything was given back before the end was told. */
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_slots_in_use), 0);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_kv_blocks_used), 0);
+
+	lane_client_start(&a, 3, 1, 3, LONG); /* the same slot again */
+	ck_assert(lane_client_wait_end(&a, 3));
+	check_end(&a, 3, WIRE_FINISH_LENGTH, STATUS_OK);
+	check_long(&a, 3, 3);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_total), 2);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_finished_total), 2);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_generated_tokens_total), 7);
+	check_idle();
+	lane_client_close(&a);
+	check_idle();
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
+/* More streams than run at a time, on two lanes, with prompts in several records and chunks. */
+START_TEST(many_streams)
+{
+	static const char *const sets[] = { "batcher.max_queued=12", "batcher.kv_tokens=65536", NULL };
+
+	begin(sets);
+	attach(&a);
+	attach(&b);
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t s = 0; s < 8; s++) {
+			lane_client_start(&a, s, 1 + s * 250, 90 + s, LONG);
+			lane_client_start(&b, s, 10 + s, 150 + s, LONG);
+		}
+		for (uint32_t s = 0; s < 8; s++) {
+			ck_assert(lane_client_wait_end(&a, s));
+			ck_assert(lane_client_wait_end(&b, s));
+			check_long(&a, s, 90 + s);
+			check_long(&b, s, 150 + s);
+		}
+	}
+	check_idle();
+}
+END_TEST
+
+START_TEST(queue_answers)
+{
+	static const char *const sets[] = { "batcher.max_running=1", "batcher.max_queued=2", NULL };
+	uint32_t                 value = 0;
+
+	begin(sets);
+	attach(&a);
+	ck_assert_int_eq(lane_client_reserve(&a, 0, 10, 10, &value), LANE_REPLY_ACCEPT);
+	lane_client_submit(&a, 0, 4, 0, SLOW);
+	ck_assert_int_eq(lane_client_reserve(&a, 1, 10, 10, &value), LANE_REPLY_WAIT);
+	ck_assert_uint_eq(value, 0);
+	ck_assert_int_eq(lane_client_reserve(&a, 2, 10, 10, &value), LANE_REPLY_WAIT);
+	ck_assert_uint_eq(value, 1);
+	ck_assert_int_eq(lane_client_reserve(&a, 3, 10, 10, &value), LANE_REPLY_REJECT);
+	ck_assert_uint_ge(value, 1);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_rejected_total), 1);
+
+	/* A SUBMIT that did not ask is told the same way. */
+	a.slots[4].generation = lane_front_open_slot(&a.lane, 4);
+	lane_client_submit(&a, 4, 4, 10, SHORT);
+	ck_assert(lane_client_wait_end(&a, 4));
+	check_end(&a, 4, WIRE_FINISH_ERROR, STATUS_FULL);
+	ck_assert_uint_ge(a.slots[4].end.retry_after_s, 1);
+
+	/* Reservations return when they are cancelled, and when the slot is used anew. */
+	lane_client_cancel(&a, 1);
+	ck_assert(daemon_wait_metric(&d, METRIC_slots_in_use, 2));
+	ck_assert_int_eq(lane_client_reserve(&a, 2, 10, 10, &value), LANE_REPLY_WAIT);
+	ck_assert(daemon_wait_metric(&d, METRIC_slots_in_use, 2));
+	lane_client_cancel(&a, 0);
+	lane_client_cancel(&a, 2);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_idle();
+}
+END_TEST
+
+/* ---- cancel and stop ------------------------------------------------------------------------------------------------ */
+
+START_TEST(cancel_in_every_phase)
+{
+	static const char *const sets[] = { "batcher.max_running=2", NULL };
+	uint64_t                 before;
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, SLOW);
+	ck_assert(lane_client_wait_count(&a, 0, 2));
+	lane_client_start(&a, 1, 1900, 100, FOREVER); /* 127 steps of prefill */
+	before = daemon_metric(&d, METRIC_steps_total);
+	while (daemon_metric(&d, METRIC_steps_total) < before + 3)
+		lane_client_pump(&a, 10);
+	lane_client_start(&a, 2, 4, 10, FOREVER); /* has to wait */
+	ck_assert(daemon_wait_metric(&d, METRIC_sequences_waiting, 1));
+
+	before = daemon_metric(&d, METRIC_steps_total);
+	lane_client_cancel(&a, 2); /* queued */
+	ck_assert(lane_client_wait_end(&a, 2));
+	check_end(&a, 2, WIRE_FINISH_CANCELLED, STATUS_OK);
+	ck_assert_uint_eq(a.slots[2].count, 0);
+	lane_client_cancel(&a, 1); /* prefill */
+	ck_assert(lane_client_wait_end(&a, 1));
+	check_end(&a, 1, WIRE_FINISH_CANCELLED, STATUS_OK);
+	ck_assert_uint_eq(a.slots[1].count, 0);
+	lane_client_cancel(&a, 0); /* decode */
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_end(&a, 0, WIRE_FINISH_CANCELLED, STATUS_OK);
+	ck_assert_uint_eq(a.slots[0].end.completion_tokens, a.slots[0].count);
+	/* Each cancel may have come while a step ran; no further one may carry it. */
+	ck_assert_uint_le(daemon_metric(&d, METRIC_steps_total) - before, 6);
+	ck_assert_uint_lt(daemon_metric(&d, METRIC_prompt_tokens_total), 1900);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_cancelled_total), 3);
+	check_idle();
+}
+END_TEST
+
+START_TEST(stop_keeps)
+{
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, FOREVER);
+	ck_assert(lane_client_wait_count(&a, 0, 10));
+	lane_client_stop(&a, 0, 7);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_end(&a, 0, WIRE_FINISH_STOP, STATUS_OK);
+	ck_assert_uint_eq(a.slots[0].end.completion_tokens, 7);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_overshoot_tokens_total), a.slots[0].count - 7);
+	check_idle();
+}
+END_TEST
+
+/* ---- bad requests ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(submit_ranges)
+{
+	const struct wire_submit good = { .choices = 1, .prompt_tokens = 10, .max_tokens = 10, .top_p = 1, .temperature = 1 };
+	struct wire_submit       s;
+
+	ck_assert_int_eq(intake_check_submit(&good, 640, 2048), STATUS_OK);
+#define REFUSED(field, value, status) \
+	s = good; \
+	s.field = value; \
+	ck_assert_int_eq(intake_check_submit(&s, 640, 2048), status)
+	REFUSED(choices, 0, STATUS_UNSUPPORTED);
+	REFUSED(choices, 2, STATUS_UNSUPPORTED);
+	REFUSED(flags, 2, STATUS_INVALID);
+	REFUSED(reserved, 1, STATUS_INVALID);
+	REFUSED(prompt_tokens, 0, STATUS_INVALID);
+	REFUSED(prompt_tokens, 2048, STATUS_CONTEXT_LENGTH);
+	REFUSED(prompt_tokens, UINT32_MAX, STATUS_INVALID);
+	REFUSED(max_tokens, 2039, STATUS_CONTEXT_LENGTH);
+	REFUSED(max_tokens, UINT32_MAX, STATUS_CONTEXT_LENGTH);
+	REFUSED(temperature, NAN, STATUS_INVALID);
+	REFUSED(temperature, -0.1f, STATUS_INVALID);
+	REFUSED(temperature, INFINITY, STATUS_INVALID);
+	REFUSED(top_p, 0, STATUS_INVALID);
+	REFUSED(top_p, 1.1f, STATUS_INVALID);
+	REFUSED(top_p, NAN, STATUS_INVALID);
+	REFUSED(min_p, -1, STATUS_INVALID);
+	REFUSED(min_p, NAN, STATUS_INVALID);
+	REFUSED(top_k, -1, STATUS_INVALID);
+	REFUSED(top_k, 641, STATUS_INVALID);
+#undef REFUSED
+}
+END_TEST
+
+/* What is wrong with a request ends that request, with words; the lane and its neighbour go on. */
+START_TEST(bad_requests_end_alone)
+{
+	static const struct { uint32_t offset, count; int32_t id; } pieces[] = {
+		{ 1, 5, 7 }, { 0, 11, 7 }, { 0, 10, 640 }, { 0, 10, -1 }
+	};
+	struct wire_submit submit;
+	uint32_t           value;
+
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 7, 4, 0, FOREVER);
+	for (unsigned i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+		struct wire_tokens tokens = { .header.type = WIRE_TOKENS, .offset = pieces[i].offset, .count = pieces[i].count };
+		int32_t            ids[16];
+
+		ck_assert_int_eq(lane_client_reserve(&a, 0, 10, 10, &value), LANE_REPLY_ACCEPT);
+		submit = lane_client_submit_record(&a, 0, 10, 10, SHORT);
+		ck_assert(lane_client_write(&a, &submit, sizeof submit, NULL, 0));
+		tokens.req = submit.req;
+		tokens.generation = submit.generation;
+		for (unsigned k = 0; k < pieces[i].count; k++)
+			ids[k] = k + 1 == pieces[i].count ? pieces[i].id : 3;
+		ck_assert(lane_client_write(&a, &tokens, sizeof tokens, ids, pieces[i].count));
+		ck_assert(lane_client_wait_end(&a, 0));
+		check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_INVALID);
+		ck_assert(lane_client_write(&a, &tokens, sizeof tokens, ids, pieces[i].count)); /* what follows is ignored */
+	}
+	ck_assert_int_eq(lane_client_reserve(&a, 1, 10, 10, &value), LANE_REPLY_ACCEPT);
+	submit = lane_client_submit_record(&a, 1, 10, 10, SHORT);
+	submit.temperature = NAN;
+	ck_assert(lane_client_write(&a, &submit, sizeof submit, NULL, 0));
+	ck_assert(lane_client_wait_end(&a, 1));
+	check_end(&a, 1, WIRE_FINISH_ERROR, STATUS_INVALID);
+	ck_assert_int_eq(lane_client_reserve(&a, 2, 10, 10, &value), LANE_REPLY_ACCEPT);
+	lane_client_submit(&a, 2, 2048, 10, SHORT);
+	ck_assert(lane_client_wait_end(&a, 2));
+	check_end(&a, 2, WIRE_FINISH_ERROR, STATUS_CONTEXT_LENGTH);
+	lane_client_start(&a, 3, 5, 10, NOT_FINITE);
+	ck_assert(lane_client_wait_end(&a, 3));
+	check_end(&a, 3, WIRE_FINISH_ERROR, STATUS_INTERNAL);
+	ck_assert_uint_eq(a.slots[3].count, 1);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_records_invalid_total), 5);
+
+	ck_assert_uint_eq(a.slots[7].ends, 0);
+	ck_assert(lane_client_wait_count(&a, 7, a.slots[7].count + 10));
+	lane_client_cancel(&a, 7);
+	ck_assert(lane_client_wait_end(&a, 7));
+	check_idle();
+}
+END_TEST
+
+/* An entry whose lane is gone stays taken while the old child's connection is open: closing that connection must not
+ * close the next child's lane. */
+START_TEST(entry_is_not_reused_while_a_connection_points_at_it)
+{
+	static struct lanes  lanes;
+	struct lane_geometry geometry;
+	struct lanes_entry  *first, *second, *third;
+	struct error         error;
+
+	lanes_init(&lanes);
+	ck_assert_int_eq(lane_geometry_plan(4, 4096, &geometry), STATUS_OK);
+	ck_assert_int_eq(lanes_make(&lanes, &geometry, 1, &first, &error), STATUS_OK);
+	lanes_open(&lanes, first);
+	ck_assert(lanes_close(first));
+	ck_assert(!lanes_close(first));
+	lanes_let_go(first);
+	lanes_retire(first);
+	lanes_recycle(first);
+	ck_assert_int_eq(lanes_make(&lanes, &geometry, 2, &second, &error), STATUS_OK);
+	ck_assert_ptr_ne(first, second);
+	first->held = false;
+	ck_assert_int_eq(lanes_make(&lanes, &geometry, 3, &third, &error), STATUS_OK);
+	ck_assert_ptr_eq(first, third);
+	lanes_recycle(second);
+	lanes_recycle(third);
+	lanes_free(&lanes);
+}
+END_TEST
+
+/* ---- lanes die -------------------------------------------------------------------------------------------------------- */
+
+/* A process that attaches, starts STREAMS endless streams, says so, and then only reads. */
+static pid_t spawn_child(uint32_t streams)
+{
+	int   said[2];
+	char  byte;
+	pid_t pid;
+
+	ck_assert_int_eq(pipe(said), 0);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		static struct lane_client c;
+		struct error              error;
+
+		if (lane_client_attach(&c, &d, 0, 0, &error))
+			_exit(1);
+		for (uint32_t s = 0; s < streams; s++)
+			lane_client_start(&c, s, 20, 0, FOREVER);
+		if (!lane_client_wait_count(&c, 0, 1) || write(said[1], "x", 1) != 1)
+			_exit(2);
+		for (;;)
+			lane_client_pump(&c, 1000);
+	}
+	close(said[1]);
+	ck_assert_int_eq(read(said[0], &byte, 1), 1);
+	close(said[0]);
+	return pid;
+}
+
+START_TEST(killed_child_frees_everything)
+{
+	static const char *const sets[] = { "batcher.kv_tokens=65536", NULL };
+	pid_t                    pid;
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 2000, LONG);
+	pid = spawn_child(3);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_lanes_attached), 2);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_slots_in_use), 4);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	ck_assert(daemon_wait_metric(&d, METRIC_lanes_attached, 1));
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_cancelled_total), 3);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_lanes_reset_total), 1);
+	ck_assert(lane_client_wait_end(&a, 0)); /* the neighbour lost nothing */
+	check_long(&a, 0, 2000);
+	attach(&b); /* the lane serves again */
+	ck_assert_uint_eq(b.welcome.lane, 1);
+	lane_client_start(&b, 0, 4, 10, LONG);
+	ck_assert(lane_client_wait_end(&b, 0));
+	check_idle();
+}
+END_TEST
+
+static uint32_t environment(const char *name, uint32_t value)
+{
+	const char *text = getenv(name);
+	return text ? (uint32_t)strtoul(text, NULL, 10) : value;
+}
+
+/* Clients that come, do a few things and leave without a word, at any moment. */
+START_TEST(random_disconnects)
+{
+	uint32_t count = environment("PENSTOCK_TEST_DISCONNECTS", 200), value;
+	unsigned seed = 4711;
+
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, FOREVER);
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t things = (uint32_t)rand_r(&seed) % 12;
+
+		attach(&b);
+		for (uint32_t t = 0; t < things; t++) {
+			uint32_t slot = (uint32_t)rand_r(&seed) % b.welcome.slots;
+			switch (rand_r(&seed) % 8) {
+			case 0:
+			case 1:
+			case 2: {
+				enum lane_reply reply = lane_client_reserve(&b, slot, 100, 50, &value);
+				if ((reply == LANE_REPLY_ACCEPT || reply == LANE_REPLY_WAIT) && rand_r(&seed) % 4)
+					lane_client_submit(&b, slot, 1 + (uint32_t)rand_r(&seed) % 300, 50, (uint32_t)rand_r(&seed) % 2);
+				break;
+			}
+			case 3: { /* half a request */
+				struct wire_submit submit;
+				lane_client_reserve(&b, slot, 100, 50, &value);
+				submit = lane_client_submit_record(&b, slot, 100, 50, SHORT);
+				lane_client_write(&b, &submit, sizeof submit, NULL, 0);
+				break;
+			}
+			case 4: lane_client_cancel(&b, slot); break;
+			case 5: lane_client_stop(&b, slot, (uint32_t)rand_r(&seed) % 5); break;
+			default: lane_client_pump(&b, rand_r(&seed) % 3);
+			}
+		}
+		for (uint32_t s = 0; s < b.welcome.slots; s++)
+			ck_assert(!b.slots[s].wrong);
+		lane_client_close(&b);
+		lane_client_pump(&a, 0);
+	}
+	ck_assert(!a.slots[0].wrong);
+	ck_assert(daemon_wait_metric(&d, METRIC_lanes_attached, 1));
+	ck_assert_uint_le(daemon_metric(&d, METRIC_slots_in_use), 1); /* it may have reached the context by now */
+	lane_client_cancel(&a, 0);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_idle();
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_lanes_reset_total), count);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_total), daemon_metric(&d, METRIC_requests_finished_total) +
+	    daemon_metric(&d, METRIC_requests_cancelled_total) + daemon_metric(&d, METRIC_requests_failed_total));
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
+/* Writes anything into a lane: random bytes for records, for indices, for every shared word. */
+static void misbehave(struct lane_client *c, unsigned *seed)
+{
+	struct lane_shared *shared = c->lane.shared;
+	unsigned char      *ring = (unsigned char *)(shared + 1);
+	union {
+		struct wire_header header;
+		struct wire_reserve reserve;
+		struct wire_submit submit;
+		struct wire_tokens tokens;
+		unsigned char      bytes[256];
+	} record;
+	uint32_t value;
+
+	switch (rand_r(seed) % 6) {
+	case 0: /* random bytes, published by a random tail */
+		for (uint32_t i = 0; i < 4096; i++)
+			ring[i] = (unsigned char)rand_r(seed);
+		atomic_store(&shared->records.tail, (uint32_t)rand_r(seed) & (rand_r(seed) % 2 ? 0x3f8u : ~0u));
+		break;
+	case 1: /* well-shaped records with random fields */
+		for (int i = 0; i < 30; i++) {
+			static const size_t sizes[] = { sizeof record.reserve, sizeof record.submit, sizeof record.tokens };
+			unsigned            kind = (unsigned)rand_r(seed) % 3;
+			int32_t             ids[WIRE_TOKENS_MAX];
+
+			for (size_t k = 0; k < sizeof record; k++)
+				record.bytes[k] = (unsigned char)(rand_r(seed) % 3 ? 0 : rand_r(seed));
+			record.header.type = kind == 0 ? WIRE_RESERVE : kind == 1 ? WIRE_SUBMIT : WIRE_TOKENS;
+			record.header.reserved = 0;
+			for (int k = 0; k < WIRE_TOKENS_MAX; k++)
+				ids[k] = rand_r(seed);
+			if (kind == 0)
+				record.reserve.slot %= 8;
+			if (kind == 1)
+				record.submit.slot %= 8;
+			if (kind == 2) {
+				record.tokens.slot %= 8;
+				record.tokens.reserved = 0;
+				record.tokens.count = (uint32_t)rand_r(seed) % 100;
+			}
+			if (rand_r(seed) % 2) { /* as the current generation of the slot */
+				if (kind == 0)
+					record.reserve.generation = lane_front_open_slot(&c->lane, record.reserve.slot);
+				if (kind == 1)
+					record.submit.generation = lane_front_open_slot(&c->lane, record.submit.slot);
+				if (kind == 2)
+					record.tokens.generation = lane_front_open_slot(&c->lane, record.tokens.slot);
+			}
+			if (lane_front_write(&c->lane, &record, sizes[kind], ids, kind == 2 ? record.tokens.count : 0))
+				break;
+		}
+		break;
+	case 2: /* indices of both rings */
+		atomic_store(&shared->events.head, (uint32_t)rand_r(seed));
+		atomic_store(&shared->records.tail, (uint32_t)rand_r(seed));
+		break;
+	case 3: /* every control and credit word */
+		for (unsigned i = 0; i < LANE_SLOTS_MAX; i++) {
+			atomic_store(&shared->slots[i].control, (uint64_t)rand_r(seed) << 32 | (uint64_t)rand_r(seed));
+			atomic_store(&shared->slots[i].consumed, (uint64_t)rand_r(seed) << 32 | (uint64_t)rand_r(seed));
+		}
+		break;
+	case 4: /* many requests at once, nothing read */
+		for (uint32_t s = 0; s < c->welcome.slots * 4; s++)
+			if (lane_client_reserve(c, s % c->welcome.slots, 100, 100, &value) != LANE_REPLY_REJECT)
+				lane_client_submit(c, s % c->welcome.slots, 10, 100, FOREVER);
+		break;
+	default: /* the whole object */
+		for (size_t i = 0; i < sizeof *shared; i++)
+			((unsigned char *)shared)[i] = (unsigned char)rand_r(seed);
+	}
+	for (int i = 0; i < 64; i++)
+		atomic_store(&c->bell.shared->ready[i % 16], (uint64_t)rand_r(seed) << 32 | (uint64_t)rand_r(seed));
+	doorbell_ring(&c->bell, (int)c->welcome.lane);
+}
+
+START_TEST(hostile_lanes_hurt_nobody_else)
+{
+	static const char *const sets[] = { "batcher.max_queued=400", "front.streams_per_front=64", NULL };
+	uint32_t                 rounds = environment("PENSTOCK_TEST_HOSTILE", 60);
+
+	begin(sets);
+	attach(&a);
+	for (uint32_t round = 0; round < rounds; round++) {
+		pid_t pid = fork(); /* it may hurt itself */
+		ck_assert_int_ge(pid, 0);
+		if (pid == 0) {
+			static struct lane_client c;
+			struct error              error;
+			unsigned                  seed = round + 1;
+
+			if (lane_client_attach(&c, &d, 8, 0, &error))
+				_exit(1);
+			alarm(20);
+			misbehave(&c, &seed);
+			misbehave(&c, &seed);
+			poll(&(struct pollfd){ .fd = c.fd, .events = POLLIN }, 1, 20); /* dropped, or not worth it */
+			_exit(0);
+		}
+		lane_client_start(&a, 0, 30, 40, LONG);
+		ck_assert(lane_client_wait_end(&a, 0));
+		check_long(&a, 0, 40);
+		waitpid(pid, NULL, 0);
+	}
+	check_idle();
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
+/* ---- slow readers ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(slow_client_pauses_and_ends)
+{
+	static const char *const sets[] = { "batcher.slow_client_timeout_ms=300", "front.stream_window=4096",
+		"batcher.kv_tokens=16384", NULL };
+	uint32_t                 paused_at;
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 1000, LONG);
+	lane_client_start(&a, 1, 4, 1000, LONG);
+	a.slots[1].slow = true; /* its events are drained, its client reads nothing */
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_long(&a, 0, 1000); /* the neighbour on the same lane lost nothing */
+	ck_assert(lane_client_wait_end(&a, 1));
+	check_end(&a, 1, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT);
+	paused_at = a.slots[1].count;
+	ck_assert_uint_le(a.slots[1].bytes, 4096);
+	check_long(&a, 1, paused_at);
+	ck_assert_uint_ge(paused_at, 90);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_slow_clients_total), 1);
+	check_idle();
+
+	/* One that reads again in time goes on where it was. */
+	lane_client_start(&a, 2, 4, 1000, LONG);
+	a.slots[2].slow = true;
+	while (daemon_metric(&d, METRIC_sequences_paused) == 0)
+		ck_assert(!a.slots[2].ends), lane_client_pump(&a, 10);
+	a.slots[2].slow = false;
+	lane_front_consumed(&a.lane, 2, a.slots[2].bytes);
+	ck_assert(lane_client_wait_end(&a, 2));
+	check_long(&a, 2, 1000);
+	check_idle();
+}
+END_TEST
+
+/* A child that is stopped: nothing is read from its ring.  Its streams end, the others go on, and when it wakes up it
+ * finds every event it is owed. */
+START_TEST(stopped_child)
+{
+	static const char *const sets[] = { "batcher.slow_client_timeout_ms=200", "front.stream_window=4096",
+		"batcher.kv_tokens=16384", NULL };
+
+	begin(sets);
+	attach(&a);
+	attach(&b);
+	for (uint32_t s = 0; s < 3; s++)
+		lane_client_start(&b, s, 4, 1000, LONG); /* and then b is not pumped */
+	lane_client_start(&a, 0, 4, 1900, LONG);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_long(&a, 0, 1900);
+	ck_assert(daemon_wait_metric(&d, METRIC_slow_clients_total, 3));
+	check_idle();
+	for (uint32_t s = 0; s < 3; s++) {
+		ck_assert(lane_client_wait_end(&b, s));
+		check_end(&b, s, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT);
+		check_long(&b, s, b.slots[s].count);
+	}
+}
+END_TEST
+
+/* ---- the daemon's own life -------------------------------------------------------------------------------------------- */
+
+START_TEST(drain_finishes_what_runs)
+{
+	struct lane_client other;
+	struct error       error;
+	uint32_t           value;
+
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 60, FOREVER);
+	ck_assert(lane_client_wait_count(&a, 0, 1));
+	ck_assert_int_eq(lane_client_reserve(&a, 2, 10, 10, &value), LANE_REPLY_ACCEPT);
+	kill(d.pid, SIGTERM);
+	while (atomic_load(&d.header.shared->state) != HEADER_DRAINING)
+		daemon_nap();
+	ck_assert_int_eq(lane_client_reserve(&a, 1, 10, 10, &value), LANE_REPLY_REJECT);
+	ck_assert_int_eq(lane_client_attach(&other, &d, 0, 0, &error), STATUS_UNAVAILABLE);
+	lane_client_submit(&a, 2, 4, 10, SHORT); /* was promised */
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_end(&a, 0, WIRE_FINISH_LENGTH, STATUS_OK);
+	ck_assert_uint_eq(a.slots[0].count, 60);
+	ck_assert(lane_client_wait_end(&a, 2));
+	check_end(&a, 2, WIRE_FINISH_STOP, STATUS_OK);
+	ck_assert_int_eq(daemon_end(&d, 0), 0);
+}
+END_TEST
+
+START_TEST(drain_has_an_end)
+{
+	static const char *const sets[] = { "batcher.drain_timeout_ms=100", NULL };
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, SLOW);
+	ck_assert(lane_client_wait_count(&a, 0, 1));
+	kill(d.pid, SIGTERM);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_UNAVAILABLE);
+	ck_assert_int_eq(daemon_end(&d, 0), 0);
+}
+END_TEST
+
+START_TEST(second_start_is_refused)
+{
+	struct daemon second;
+	char          log[4096];
+	int           status;
+
+	begin(NULL);
+	second = d;
+	daemon_spawn(&second);
+	status = daemon_end(&second, 0);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	daemon_log(&d, log, sizeof log);
+	ck_assert_ptr_nonnull(strstr(log, "another penstockd"));
+	attach(&a); /* and the first was not disturbed */
+	lane_client_start(&a, 0, 4, 10, SHORT);
+	ck_assert(lane_client_wait_end(&a, 0));
+}
+END_TEST
+
+START_TEST(restart_over_stale_objects)
+{
+	uint64_t epoch;
+
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, FOREVER);
+	ck_assert(lane_client_wait_count(&a, 0, 3));
+	epoch = d.header.shared->epoch;
+	daemon_end(&d, SIGKILL);
+	ck_assert(!lane_client_wait_end(&a, 0)); /* the connection ends, nothing else comes */
+	ck_assert(a.gone);
+	lane_client_close(&a);
+	daemon_start(&d);
+	ck_assert_uint_ne(d.header.shared->epoch, epoch);
+	attach(&a);
+	ck_assert_uint_ne(a.welcome.epoch, epoch);
+	lane_client_start(&a, 0, 4, 20, SHORT);
+	ck_assert(lane_client_wait_end(&a, 0));
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_total), 1);
+	check_idle();
+}
+END_TEST
+
+START_TEST(backend_fault_ends_the_process)
+{
+	char log[8192];
+	int  status;
+
+	begin(NULL);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, SLOW);
+	lane_client_start(&a, 1, 4, 20, FAULT);
+	ck_assert(lane_client_wait_end(&a, 1));
+	check_end(&a, 1, WIRE_FINISH_ERROR, STATUS_INTERNAL);
+	ck_assert(lane_client_wait_end(&a, 0));
+	check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_INTERNAL);
+	status = daemon_end(&d, 0);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	daemon_log(&d, log, sizeof log);
+	ck_assert_ptr_nonnull(strstr(log, "script fault says fault"));
+}
+END_TEST
+
+/* A step that hangs: the heartbeat goes stale, and comes back. */
+START_TEST(hanging_step_shows)
+{
+	static const char *const sets[] = { "batcher.watchdog_ms=1000", NULL };
+	uint64_t                 watchdog = 1000 * CLOCK_NS_PER_MS;
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 20, HANG);
+	ck_assert(lane_client_wait_count(&a, 0, 2));
+	while (header_ready(d.header.shared, clock_now_ns(), watchdog)) {
+		ck_assert_uint_lt(a.slots[0].count, 3);
+		lane_client_pump(&a, 10);
+	}
+	ck_assert(lane_client_wait_end(&a, 0));
+	ck_assert_uint_eq(a.slots[0].count, 3);
+	while (!header_ready(d.header.shared, clock_now_ns(), watchdog))
+		daemon_nap();
+}
+END_TEST
+
+START_TEST(other_vocabulary_is_refused)
+{
+	struct control_message hello = { .vocab_fingerprint = 0x1234, .pid = 1 }, answer;
+	char                   path[128], ours[40];
+	int                    fd, fds[CONTROL_FDS_MAX];
+	struct error           error;
+
+	begin(NULL);
+	snprintf(path, sizeof path, "%s/control.sock", d.dir);
+	ck_assert_int_eq(control_attach(path, &hello, 5000, &fd, &answer, fds, &error), STATUS_INVALID);
+	snprintf(ours, sizeof ours, "%016llx", (unsigned long long)d.header.shared->vocab_fingerprint);
+	ck_assert_ptr_nonnull(strstr(error.message, ours));
+	ck_assert_ptr_nonnull(strstr(error.message, "0000000000001234"));
+	check_idle();
+}
+END_TEST
+
+START_TEST(status_and_drain_by_socket)
+{
+	struct control_message answer;
+	struct error           error;
+	char                   path[128];
+
+	begin(NULL);
+	snprintf(path, sizeof path, "%s/control.sock", d.dir);
+	ck_assert_int_eq(control_ask(path, CONTROL_STATUS, 5000, &answer, &error), STATUS_OK);
+	ck_assert_ptr_nonnull(strstr(answer.text, "ready: running 0, waiting 0"));
+	ck_assert_int_eq(control_ask(path, CONTROL_DRAIN, 5000, &answer, &error), STATUS_OK);
+	ck_assert_ptr_nonnull(strstr(answer.text, "draining"));
+	ck_assert_int_eq(daemon_end(&d, 0), 0);
+}
+END_TEST
+
+START_TEST(log_is_opened_again)
+{
+	char old[128], now[128], log[4096];
+
+	begin(NULL);
+	snprintf(now, sizeof now, "%s/log", d.dir);
+	snprintf(old, sizeof old, "%s/log.1", d.dir);
+	ck_assert_int_eq(rename(now, old), 0);
+	kill(d.pid, SIGHUP);
+	kill(d.pid, SIGUSR1);
+	while (access(now, F_OK))
+		daemon_nap();
+	kill(d.pid, SIGHUP);
+	do {
+		daemon_nap();
+		daemon_log(&d, log, sizeof log);
+	} while (!strstr(log, "HUP"));
+	unlink(old);
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
+int main(void)
+{
+	Suite   *suite = suite_create("batcher");
+	TCase   *tcase = tcase_create("process");
+	SRunner *runner = srunner_create(suite);
+	int      failed;
+
+	tcase_set_timeout(tcase, 600);
+	tcase_add_checked_fixture(tcase, setup, teardown);
+	tcase_add_test(tcase, exact_ids);
+	tcase_add_test(tcase, many_streams);
+	tcase_add_test(tcase, queue_answers);
+	tcase_add_test(tcase, cancel_in_every_phase);
+	tcase_add_test(tcase, stop_keeps);
+	tcase_add_test(tcase, submit_ranges);
+	tcase_add_test(tcase, bad_requests_end_alone);
+	tcase_add_test(tcase, entry_is_not_reused_while_a_connection_points_at_it);
+	tcase_add_test(tcase, killed_child_frees_everything);
+	tcase_add_test(tcase, random_disconnects);
+	tcase_add_test(tcase, hostile_lanes_hurt_nobody_else);
+	tcase_add_test(tcase, slow_client_pauses_and_ends);
+	tcase_add_test(tcase, stopped_child);
+	tcase_add_test(tcase, drain_finishes_what_runs);
+	tcase_add_test(tcase, drain_has_an_end);
+	tcase_add_test(tcase, second_start_is_refused);
+	tcase_add_test(tcase, restart_over_stale_objects);
+	tcase_add_test(tcase, backend_fault_ends_the_process);
+	tcase_add_test(tcase, hanging_step_shows);
+	tcase_add_test(tcase, other_vocabulary_is_refused);
+	tcase_add_test(tcase, status_and_drain_by_socket);
+	tcase_add_test(tcase, log_is_opened_again);
+	suite_add_tcase(suite, tcase);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
