@@ -75,7 +75,8 @@ enum doorbell_wake {
 
 /* Intake: sleeps until rung or TIMEOUT_NS has passed, unless ANY_PENDING(context) — called between S1 and S3, it must
  * use sequentially consistent loads (lane_batcher_pending_seq_cst) — or a ready bit says that there is work.  LANES
- * bounds the drained posts.  Whatever it returns, the caller looks at the lanes next. */
+ * bounds the drained posts.  Whatever it returns, the caller looks at the lanes next:
+ * at those with a ready bit, and at all when no bit is set (a tick, or a mad front that clears bits). */
 enum doorbell_wake doorbell_sleep(struct doorbell *doorbell, uint64_t timeout_ns, unsigned lanes,
     bool (*any_pending)(void *), void *context);
 

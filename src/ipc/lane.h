@@ -108,12 +108,15 @@ struct lane_geometry {
 };
 
 /* A mapped lane; the same handle type on both sides (which functions it calls tells the side).  The two rings and the
- * rest may be used by different threads of the batcher as the table above says: they share no private word. */
+ * rest may be used by different threads of the batcher as the table above says: they share no private word, and the two
+ * rings' words no cache line. */
 struct lane {
 	struct lane_shared  *shared; /* mapped; owned by the handle */
 	size_t               bytes;
 	struct lane_geometry geometry; /* private copy, the truth */
-	struct ring          records, events;
+	struct ring          records;
+	char                 apart[RING_CACHE_LINE];
+	struct ring          events;
 	int                  fd;     /* the memfd on the batcher's side (handed to the child), −1 on the front's */
 	/* Front's side only. */
 	uint32_t             replies_seen; /* `replies` when prepare_wait looked last */

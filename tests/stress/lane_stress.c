@@ -1,12 +1,14 @@
 /* lane_stress.c: a lane under load, with everything checked: each record once, whole and in order, in both directions.
  *
- *   lane_stress [exchange | threads | handshake | handshake-threads | kill]     (without an argument: all, one by one)
+ *   lane_stress [exchange | threads | stream | handshake | handshake-threads | kill]   (without an argument: all in
+ *   turn)
  *
  *   exchange   two processes; the batcher has an intake and a step thread.  Random sizes, bursts and stalls; the front
  *              waits through front_waiting and poll, the intake thread through the doorbell; events are written on
  *              credit
  *   threads    the same with the front as a thread of the same process over the same mapping, so that a race detector
  *              sees both sides
+ *   stream     records only, through a ring that is full most of the time: the front is woken for room alone
  *   handshake  one record and one event in turn, each side going to sleep after a random, mostly short spin, so that
  *              sleeping and publishing meet: no wake-up may be lost
  *   kill       a supervisor kills the front or the batcher at random moments and starts it again; both attach through
@@ -16,7 +18,8 @@
  * The content of record n is a function of (attachment, n): the reader makes it again and compares every byte.
  *
  * A lost wake-up is a time-out of a sleeper while something is there whose wake-up had been completed:
- *   front    the batcher had finished taking front_waiting for that event, yet there is nothing in the pipe.  Exact.
+ *   front    the batcher had finished taking front_waiting for that event (or after reading the last record, when the
+ *            front waits for room), yet there is nothing in the pipe.
  *   intake   doorbell_ring for that record had returned 20 ms before the tick, yet the wait timed out.  A post at that
  *            time would have ended the wait, whatever the scheduler did afterwards.
  * Neither depends on how fast the machine is.  Time-outs are safety nets otherwise and decide nothing.
@@ -48,8 +51,9 @@
 enum {
 	SLOTS = 8,
 	WINDOW = 4096,
+	RECORD_RING = 16384,                /* two of the largest records: full often */
 	CREDIT_MARGIN = 2 * WIRE_EVENT_MAX, /* "two steps' worst case" */
-	RUNG_TIMES = 8192,                  /* more than the smallest records that fit a record ring */
+	RUNG_TIMES = 8192,                  /* more than the records that fit the record ring */
 	ATTACHMENTS_MAX = 65536,
 	WAIT_MS = 100
 };
@@ -68,9 +72,15 @@ struct shared {
 	_Atomic uint64_t  front_sleeps, front_rechecks;          /* W3 reached; W2 found news */
 	_Atomic uint64_t  records_read, events_read, dropped, resets; /* resets: those that dropped something */
 	_Atomic uint64_t  rung_upto, rung_at[RUNG_TIMES];        /* doorbell_ring has returned for records below; when */
-	_Atomic uint64_t  notified_upto;                         /* front_waiting has been taken for events below */
+	_Atomic uint64_t  notified_upto, room_notified_upto;     /* front_waiting was taken for events, records below */
 	_Atomic uint32_t  attachments, stop;
 	struct attachment attachment[ATTACHMENTS_MAX];
+};
+
+/* What a test is to do. */
+struct load {
+	uint64_t records, events;
+	bool     handshake; /* one record, one event, in turn */
 };
 
 static void violation(struct shared *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -240,9 +250,13 @@ static void front_wait(struct front *f)
 		return;
 	}
 	atomic_fetch_add_explicit(&f->s->front_sleeps, 1, memory_order_relaxed);
-	if (poll(fds, 2, WAIT_MS) == 0 && atomic_load(&f->s->notified_upto) > f->got && !is_readable(f->wait_fd) &&
-	    ring_pending(&f->lane.events))
-		atomic_fetch_add(&f->s->lost_wake, 1);
+	if (poll(fds, 2, WAIT_MS) == 0) {
+		bool event = atomic_load(&f->s->notified_upto) > f->got && ring_pending(&f->lane.events);
+		bool room = f->lane.room_wanted && atomic_load(&f->s->room_notified_upto) == f->sent;
+
+		if ((event || room) && !is_readable(f->wait_fd))
+			atomic_fetch_add(&f->s->lost_wake, 1);
+	}
 	if (fds[0].revents)
 		wake_drain(f->wait_fd);
 	if (fds[1].revents)
@@ -271,10 +285,10 @@ static bool front_turn(struct front *f, uint64_t limit)
 	return moved;
 }
 
-static void front_exchange(struct front *f, uint64_t records)
+static void front_exchange(struct front *f, const struct load *load)
 {
-	while ((f->sent < records || f->got < records) && !atomic_load(&f->s->violations)) {
-		if (!front_turn(f, records))
+	while ((f->sent < load->records || f->got < load->events) && !atomic_load(&f->s->violations)) {
+		if (!front_turn(f, load->records))
 			front_wait(f);
 		stall(&f->random);
 	}
@@ -288,7 +302,7 @@ struct batcher {
 	struct wake      wake;
 	struct shared   *s;
 	uint32_t         attachment;
-	uint64_t         records, rounds;     /* how many this run is about */
+	struct load      load;
 	uint64_t         got, intake_random;  /* intake thread */
 	uint64_t         sent, step_random;   /* step thread */
 	uint32_t         published[SLOTS];
@@ -323,6 +337,17 @@ static enum status intake_take(struct batcher *b)
 	return STATUS_OK;
 }
 
+static enum status make_lane(uint32_t slots, uint32_t window, struct lane *ret, struct error *error)
+{
+	struct lane_geometry geometry;
+	enum status          status = lane_geometry_plan(slots, window, &geometry);
+
+	if (status != STATUS_OK)
+		return error_set(error, status, "geometry");
+	geometry.record_ring_bytes = RECORD_RING;
+	return lane_create(&geometry, ret, error);
+}
+
 static bool lane_pending(void *context)
 {
 	return lane_batcher_pending_seq_cst(&((struct batcher *)context)->lane);
@@ -354,6 +379,7 @@ static bool intake_turn(struct batcher *b)
 	}
 	if (lane_batcher_take_room_waiting(&b->lane))
 		wake_send(&b->wake);
+	atomic_store(&b->s->room_notified_upto, b->got);
 	return moved;
 }
 
@@ -408,7 +434,7 @@ static void *intake_exchange(void *context)
 {
 	struct batcher *b = context;
 
-	while (b->got < b->records && !atomic_load(&b->s->violations)) {
+	while (b->got < b->load.records && !atomic_load(&b->s->violations)) {
 		if (!intake_turn(b))
 			intake_sleep(b);
 		stall(&b->intake_random);
@@ -420,8 +446,8 @@ static void *step_exchange(void *context)
 {
 	struct batcher *b = context;
 
-	while (b->sent < b->records && !atomic_load(&b->s->violations)) {
-		if (!step_turn(b, b->records))
+	while (b->sent < b->load.events && !atomic_load(&b->s->violations)) {
+		if (!step_turn(b, b->load.events))
 			sched_yield(); /* no credit: penstockd looks again within 10 ms */
 		stall(&b->step_random);
 	}
@@ -435,27 +461,24 @@ struct test {
 	struct doorbell doorbell;
 	struct batcher  b;
 	struct front    f;
-	uint64_t        records, rounds;
+	struct load     load;
 };
 
 static void test_begin(struct test *t, bool share_mapping)
 {
-	struct lane_geometry geometry;
-	struct error         error;
-	char                 instance[32];
+	struct error error;
+	char         instance[32];
 
 	t->s = mmap(NULL, sizeof *t->s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (t->s == MAP_FAILED)
 		fail("mmap", strerror(errno));
 	snprintf(instance, sizeof instance, "stress-%d", (int)getpid());
-	t->b = (struct batcher) { .s = t->s, .doorbell = &t->doorbell, .attachment = 1, .records = t->records,
-	    .rounds = t->rounds,
-		.intake_random = 1, .step_random = 2 };
+	t->b = (struct batcher) { .s = t->s, .doorbell = &t->doorbell, .attachment = 1, .load = t->load,
+	    .intake_random = 1, .step_random = 2 };
 	t->f = (struct front) { .s = t->s, .doorbell = &t->doorbell, .attachment = 1, .control_fd = -1, .random = 3 };
-	if (lane_geometry_plan(SLOTS, WINDOW, &geometry) != STATUS_OK || lane_create(&geometry, &t->b.lane,
-	    &error) != STATUS_OK ||
-	    doorbell_create(instance, -1, &t->doorbell, &error) != STATUS_OK || wake_create(&t->b.wake,
-	    &error) != STATUS_OK)
+	if (make_lane(SLOTS, WINDOW, &t->b.lane, &error) != STATUS_OK ||
+	    doorbell_create(instance, -1, &t->doorbell, &error) != STATUS_OK ||
+	    wake_create(&t->b.wake, &error) != STATUS_OK)
 		fail("set-up", error.message);
 	t->f.wait_fd = t->b.wake.wait_fd;
 	if (share_mapping) {
@@ -472,7 +495,7 @@ static int test_end(struct test *t, const char *name, bool share_mapping)
 {
 	struct shared *s = t->s;
 	uint64_t       lost = s->lost_doorbell + s->lost_wake, wrong = s->violations;
-	bool           complete = t->rounds || (s->records_read == t->records && s->events_read == t->records);
+	bool           complete = s->records_read == t->load.records && s->events_read == t->load.events;
 
 	printf("%s: %" PRIu64 " records, %" PRIu64 " events; intake slept %" PRIu64 " (work found on the way %" PRIu64
 	       "), front slept %" PRIu64 " (%" PRIu64 "); lost wake-ups %" PRIu64 " + %" PRIu64 "; violations %" PRIu64 "%s\n",
@@ -489,8 +512,8 @@ static int test_end(struct test *t, const char *name, bool share_mapping)
 }
 
 struct thread_front {
-	struct front *f;
-	uint64_t      records, rounds;
+	struct front      *f;
+	const struct load *load;
 };
 
 /* A wake-up takes far longer than the window in which it could get lost.  So in one block of rounds the batcher sleeps
@@ -578,10 +601,10 @@ static void *front_thread(void *context)
 {
 	struct thread_front *t = context;
 
-	if (t->rounds)
-		front_handshake(t->f, t->rounds);
+	if (t->load->handshake)
+		front_handshake(t->f, t->load->records);
 	else
-		front_exchange(t->f, t->records);
+		front_exchange(t->f, t->load);
 	return NULL;
 }
 
@@ -589,8 +612,8 @@ static void batcher_run(struct batcher *b)
 {
 	pthread_t step;
 
-	if (b->rounds) {
-		batcher_handshake(b, b->rounds);
+	if (b->load.handshake) {
+		batcher_handshake(b, b->load.records);
 		return;
 	}
 	if (pthread_create(&step, NULL, step_exchange, b))
@@ -599,10 +622,10 @@ static void batcher_run(struct batcher *b)
 	pthread_join(step, NULL);
 }
 
-static int run_test(const char *name, uint64_t records, uint64_t rounds, bool threads)
+static int run_test(const char *name, const struct load *load, bool threads)
 {
-	struct test         t = { .records = records, .rounds = rounds };
-	struct thread_front front = { &t.f, records, rounds };
+	struct test         t = { .load = *load };
+	struct thread_front front = { &t.f, load };
 	pthread_t           thread;
 	pid_t               child;
 	int                 result = 0;
@@ -768,7 +791,6 @@ static void *kill_worker(void *context)
 static bool welcome_front(struct link *l, int fd)
 {
 	struct control_message message, welcome = { .slots = SLOTS, .stream_window = WINDOW };
-	struct lane_geometry   geometry;
 	struct error           error;
 	struct pollfd          p = { .fd = fd, .events = POLLIN };
 	int                    fds[CONTROL_FDS_MAX], count;
@@ -783,8 +805,8 @@ static bool welcome_front(struct link *l, int fd)
 		fail("batcher", "bad hello");
 	l->b = (struct batcher) { .s = l->k->s, .doorbell = &l->doorbell, .attachment = (uint32_t)message.epoch,
 		.intake_random = message.epoch, .step_random = ~message.epoch };
-	if (lane_geometry_plan(message.slots, message.stream_window, &geometry) != STATUS_OK ||
-	    lane_create(&geometry, &l->b.lane, &error) != STATUS_OK || wake_create(&l->b.wake, &error) != STATUS_OK)
+	if (make_lane(message.slots, message.stream_window, &l->b.lane, &error) != STATUS_OK ||
+	    wake_create(&l->b.wake, &error) != STATUS_OK)
 		fail("batcher", error.message);
 	fds[0] = l->b.lane.fd;
 	fds[1] = l->b.wake.wait_fd;
@@ -945,27 +967,33 @@ static uint64_t parameter(const char *name, uint64_t fallback)
 
 int main(int argc, char **argv)
 {
-	static const char *const names[] = { "exchange", "threads", "handshake", "handshake-threads", "kill" };
-	const uint64_t           records = parameter("LANE_STRESS_RECORDS", 100000);
-	const uint64_t           rounds = parameter("LANE_STRESS_ROUNDS", 20000), kills = parameter("LANE_STRESS_KILLS",
-	    40);
-	bool                     known = false;
-	int                      failed = 0;
+	const uint64_t records = parameter("LANE_STRESS_RECORDS", 100000), rounds = parameter("LANE_STRESS_ROUNDS", 20000);
+	const struct {
+		const char *name;
+		struct load load;
+		bool        threads;
+	} tests[] = {
+		{ "exchange", { records, records, false }, false },
+		{ "threads", { records, records, false }, true },
+		{ "stream", { records, 0, false }, false },
+		{ "handshake", { rounds, rounds, true }, false },
+		{ "handshake-threads", { rounds, rounds, true }, true },
+		{ "kill", { parameter("LANE_STRESS_KILLS", 40), 0, false }, false },
+	};
+	bool known = false;
+	int  failed = 0;
 
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		if (argc > 1 && strcmp(argv[1], names[i]))
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		if (argc > 1 && strcmp(argv[1], tests[i].name))
 			continue;
 		known = true;
-		alarm(1800); /* a test that hangs ends, and its children with it */
-		switch (i) {
-		case 0: failed |= run_test(names[i], records, 0, false); break;
-		case 1: failed |= run_test(names[i], records, 0, true); break;
-		case 2: failed |= run_test(names[i], 0, rounds, false); break;
-		case 3: failed |= run_test(names[i], 0, rounds, true); break;
-		case 4: failed |= run_kill(names[i], kills); break;
-		}
+		alarm(3600); /* a test that hangs ends, and its children with it */
+		if (strcmp(tests[i].name, "kill"))
+			failed |= run_test(tests[i].name, &tests[i].load, tests[i].threads);
+		else
+			failed |= run_kill(tests[i].name, tests[i].load.records);
 	}
 	if (!known)
-		fail(argv[1], "exchange, threads, handshake, handshake-threads or kill was expected");
+		fail(argv[1], "exchange, threads, stream, handshake, handshake-threads or kill was expected");
 	return failed;
 }
