@@ -1,4 +1,4 @@
-/* gguf.c: owns the map of a GGUF file and the index over it.  Does not know what the tensors or keys mean.
+/* gguf.c: owns the index over a mapped GGUF file.  Does not know what the tensors or keys mean.
  *
  * The file is hostile until proven otherwise.  Opening walks the header, the metadata and the tensor table once, with a
  * cursor that never passes the end; afterwards every struct value and every tensor points at bytes that are known to lie
@@ -9,23 +9,18 @@
  * Invariant: a gguf handle exists only when all of this holds: names and keys are unique and free of NUL, every tensor
  * has its exact size inside the data section, aligned, and no two tensors share a byte.
  *
- * The size is checked when the file is opened.  If someone truncates it while it is mapped, touching the lost pages is
- * SIGBUS, as with any mapped file: replace a model by rename(2), never in place.
+ * What happens when a file shrinks while it is mapped: see map.c.
  */
 #include "file/gguf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "file/map.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Numbers are little-endian in the file and read with memcpy. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the GGUF reader needs a little-endian machine");
@@ -77,7 +72,7 @@ struct entry {
 struct gguf {
 	const unsigned char *bytes;
 	size_t               size;
-	bool                 mapped; /* bytes is our map */
+	struct map           map; /* of the file; empty when the bytes are the caller's */
 	char                *label;
 	struct value        *values; /* sorted by key */
 	size_t               value_count;
@@ -467,20 +462,19 @@ static enum status parse(struct gguf *gguf, struct error *error)
 	return status ? status : read_tensors(&c, gguf, tensors);
 }
 
-/* Takes over the map (MAPPED) in success and failure. */
-static enum status make(const void *bytes, size_t size, bool mapped, const char *label, struct gguf **ret, struct error *error)
+/* Takes over MAP, in success and failure; it is empty when the bytes are the caller's. */
+static enum status make(const void *bytes, size_t size, struct map map, const char *label, struct gguf **ret, struct error *error)
 {
 	struct gguf *gguf = calloc(1, sizeof *gguf);
 	enum status  status;
 
 	if (!gguf) {
-		if (mapped)
-			munmap((void *)bytes, size);
+		map_close(&map);
 		return error_set(error, STATUS_NOMEM, "%.*s: no memory", LABEL_MAX, label);
 	}
 	gguf->bytes = bytes;
 	gguf->size = size;
-	gguf->mapped = mapped;
+	gguf->map = map;
 	gguf->label = strdup(label);
 	if (!gguf->label) {
 		status = error_set(error, STATUS_NOMEM, "%.*s: no memory", LABEL_MAX, label);
@@ -498,39 +492,22 @@ fail:
 
 enum status gguf_parse(const void *bytes, size_t size, const char *label, struct gguf **ret, struct error *error)
 {
-	return make(bytes, size, false, label, ret, error);
+	return make(bytes, size, (struct map){ 0 }, label, ret, error);
 }
 
 enum status gguf_open(const char *path, struct gguf **ret, struct error *error)
 {
-	struct stat info;
-	void       *map;
-	int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
+	struct map  map;
+	enum status status = map_open(path, SIZE_MAX, &map, error);
 
-	if (fd < 0)
-		return error_set(error, STATUS_IO, "%.*s: cannot open: %s", LABEL_MAX, path, strerror(errno));
-	if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
-		close(fd);
-		return error_set(error, STATUS_INVALID, "%.*s: not a regular file", LABEL_MAX, path);
-	}
-	if (info.st_size < 24 || (uintmax_t)info.st_size > SIZE_MAX) {
-		close(fd);
-		return error_set(error, STATUS_INVALID, "%.*s: %jd bytes are no GGUF file, the header alone has 24, at byte 0",
-		    LABEL_MAX, path, (intmax_t)info.st_size);
-	}
-	map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
-	if (map == MAP_FAILED)
-		return error_set(error, STATUS_IO, "%.*s: mmap of %jd bytes: %s", LABEL_MAX, path, (intmax_t)info.st_size, strerror(errno));
-	return make(map, (size_t)info.st_size, true, path, ret, error);
+	return status ? status : make(map.bytes, map.size, map, path, ret, error);
 }
 
 void gguf_close(struct gguf *gguf)
 {
 	if (!gguf)
 		return;
-	if (gguf->mapped)
-		munmap((void *)gguf->bytes, gguf->size);
+	map_close(&gguf->map);
 	free(gguf->label);
 	free(gguf->values);
 	free(gguf->entries);
