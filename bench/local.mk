@@ -11,3 +11,9 @@ noinst_PROGRAMS += bench/bench_sse
 bench_bench_sse_SOURCES = bench/bench_sse.c tests/support/api_fixture.c tests/support/api_fixture.h
 bench_bench_sse_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests $(JANSSON_CFLAGS)
 bench_bench_sse_LDADD = $(API_LIBS) $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)
+
+noinst_PROGRAMS += bench/bench_batcher
+bench_bench_batcher_SOURCES = bench/bench_batcher.c tests/support/daemon.c tests/support/daemon.h \
+	tests/support/lane_client.c tests/support/lane_client.h
+bench_bench_batcher_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+bench_bench_batcher_LDADD = $(IPC_LIBS) $(BASE_LIBS)

@@ -32,15 +32,13 @@ static int fail(struct batcher *batcher, const char *what, const struct error *e
 /* Ends the threads in the order in which they stop needing each other. */
 static int finish(struct batcher *batcher, struct intake *intake, struct stepper *stepper, enum server_end end)
 {
-	if (end == SERVER_STUCK || batcher_phase(batcher) == BATCHER_LOADING) {
-		/* The step thread is in a call that does not return.  What has a name is taken away; the rest goes with the process. */
-		int code = end == SERVER_STUCK ? EXIT_FAILURE : EXIT_SUCCESS;
-		if (code)
+	if (end == SERVER_STUCK || end == SERVER_ABANDONED) { /* names are taken away, the rest goes with the process */
+		if (end == SERVER_STUCK)
 			log_error("a step does not end: leaving without it");
 		header_close(&batcher->header);
 		metrics_close(&batcher->metrics);
 		doorbell_close(&batcher->doorbell);
-		_exit(code);
+		_exit(end == SERVER_STUCK ? EXIT_FAILURE : EXIT_SUCCESS);
 	}
 	stepper_join(stepper);
 	intake_stop(intake);

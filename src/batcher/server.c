@@ -28,8 +28,7 @@ enum {
 	TICK_MS = 250,
 	HELLO_TIMEOUT_MS = 5000,  /* from connect to the first message */
 	LOAD_NOTICE_MS = 5000,    /* how often loading says that it goes on */
-	LOAD_EXTEND_US = 30000000,
-	STUCK_MS = 5000           /* after the drain's end a step thread may take this long, or one watchdog */
+	LOAD_EXTEND_US = 30000000
 };
 
 /* What epoll reports. */
@@ -112,7 +111,9 @@ static void answer(struct connection *c, struct control_message *message, enum c
 	(void)control_send(c->fd, message, type, NULL, 0); /* a tool that has gone needs no answer */
 }
 
-static void __attribute__((format(printf, 3, 4))) refuse(struct connection *c, enum status status, const char *format, ...)
+/* The fingerprint travels along (0 while loading): a front that has another one must load the other model. */
+static void __attribute__((format(printf, 4, 5))) refuse(struct server *s, struct connection *c, enum status status,
+    const char *format, ...)
 {
 	struct control_message message = { .status = (uint32_t)status };
 	va_list                args;
@@ -120,6 +121,8 @@ static void __attribute__((format(printf, 3, 4))) refuse(struct connection *c, e
 	va_start(args, format);
 	vsnprintf(message.text, sizeof message.text, format, args);
 	va_end(args);
+	if (batcher_phase(s->b) != BATCHER_LOADING)
+		message.vocab_fingerprint = s->b->model.fingerprint;
 	answer(c, &message, CONTROL_REFUSE);
 }
 
@@ -136,11 +139,11 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 	enum status            status;
 
 	if (batcher_phase(b) != BATCHER_READY) {
-		refuse(c, STATUS_UNAVAILABLE, batcher_phase(b) == BATCHER_LOADING ? "the model is loading" : "draining");
+		refuse(s, c, STATUS_UNAVAILABLE, batcher_phase(b) == BATCHER_LOADING ? "the model is loading" : "draining");
 		return false;
 	}
 	if (hello->vocab_fingerprint != b->model.fingerprint) {
-		refuse(c, STATUS_INVALID, "the vocabulary here is %016llx, the front's %016llx: they serve different models",
+		refuse(s, c, STATUS_INVALID, "the vocabulary here is %016llx, the front's %016llx: they serve different models",
 		    (unsigned long long)b->model.fingerprint, (unsigned long long)hello->vocab_fingerprint);
 		log_warn("child %u is refused: its vocabulary is %016llx, ours %016llx", hello->pid,
 		    (unsigned long long)hello->vocab_fingerprint, (unsigned long long)b->model.fingerprint);
@@ -154,7 +157,7 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 	else
 		status = lanes_make(&b->lanes, &geometry, hello->pid, &lane, &error);
 	if (status) {
-		refuse(c, status == STATUS_IO ? STATUS_NOMEM : status, "no lane: %.200s", error.message);
+		refuse(s, c, status == STATUS_IO ? STATUS_NOMEM : status, "no lane: %.200s", error.message);
 		log_error("child %u gets no lane: %s", hello->pid, error.message);
 		return false;
 	}
@@ -178,7 +181,7 @@ static void tell_status(struct server *s, struct connection *c)
 	static const char *const phases[] = { "loading", "ready", "draining", "stopped", "failed" };
 	struct batcher          *b = s->b;
 	const struct metrics    *m = &b->metrics;
-	struct control_message   message = { .epoch = b->header.shared->epoch, .vocab_fingerprint = b->model.fingerprint };
+	struct control_message   message = { .epoch = b->header.shared->epoch };
 
 	snprintf(message.text, sizeof message.text, "%s: running %llu, waiting %llu, KV blocks %llu/%llu, children %llu, epoch %llu",
 	    phases[batcher_phase(b)], (unsigned long long)metrics_get(m, METRIC_sequences_running),
@@ -196,7 +199,7 @@ static void ask_drain(struct server *s, struct connection *c)
 	socklen_t              size = sizeof peer;
 
 	if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid != 0 && peer.uid != geteuid())) {
-		refuse(c, STATUS_FORBIDDEN, "only the user of penstockd and root may drain it");
+		refuse(s, c, STATUS_FORBIDDEN, "only the user of penstockd and root may drain it");
 		return;
 	}
 	drain(s, "drain is asked for");
@@ -217,7 +220,7 @@ static void on_message(struct server *s, struct connection *c)
 	for (int i = 0; i < fd_count; i++) /* nobody sends us any */
 		close(fds[i]);
 	if (status == STATUS_INVALID && !c->lane) {
-		refuse(c, status, "%s", error.message);
+		refuse(s, c, status, "%s", error.message);
 		log_warn("control: %s", error.message);
 	}
 	if (!status && !c->lane) {
@@ -321,25 +324,26 @@ static void on_event(struct server *s, uint64_t source)
 	}
 }
 
-/* Time passes.  True when the step thread is given up. */
-static bool on_tick(struct server *s, uint64_t now)
+/* Time passes.  True when the step thread is given up: it is then in a call that takes longer than anybody waits. */
+static bool on_tick(struct server *s, uint64_t now, enum server_end *ret)
 {
 	const struct conf *conf = &s->b->conf;
-	int64_t            patience_ms = conf->batcher_watchdog_ms > STUCK_MS ? conf->batcher_watchdog_ms : STUCK_MS;
+	bool               loading = batcher_phase(s->b) == BATCHER_LOADING;
 
-	if (batcher_phase(s->b) == BATCHER_LOADING && now - s->load_notice_ns >= LOAD_NOTICE_MS * CLOCK_NS_PER_MS) {
+	if (loading && now - s->load_notice_ns >= LOAD_NOTICE_MS * CLOCK_NS_PER_MS) {
 		service_notify("EXTEND_TIMEOUT_USEC=%d\nSTATUS=loading the model", LOAD_EXTEND_US);
 		s->load_notice_ns = now;
 	}
-	if (s->drain_until_ns && now >= s->drain_until_ns && !s->stuck_at_ns) {
+	if (!s->drain_until_ns || now < s->drain_until_ns)
+		return false;
+	if (!s->stuck_at_ns) {
 		if (admission_inside(&s->b->admission))
 			log_warn("%u requests are ended by the drain", admission_inside(&s->b->admission));
 		wish(s, BATCHER_STOP);
-		if (batcher_phase(s->b) == BATCHER_LOADING)
-			return true; /* loading cannot be interrupted, and holds nothing worth waiting for */
-		s->stuck_at_ns = now + (uint64_t)patience_ms * CLOCK_NS_PER_MS;
+		s->stuck_at_ns = now + (uint64_t)conf->batcher_watchdog_ms * CLOCK_NS_PER_MS;
 	}
-	return s->stuck_at_ns && now >= s->stuck_at_ns;
+	*ret = loading ? SERVER_ABANDONED : SERVER_STUCK;
+	return loading || now >= s->stuck_at_ns;
 }
 
 static int timeout_ms(const struct server *s, uint64_t now)
@@ -359,6 +363,7 @@ static enum server_end serve(struct server *s)
 	for (;;) {
 		int                n = epoll_wait(s->epoll_fd, events, EVENTS_MAX, timeout_ms(s, clock_now_ns()));
 		enum batcher_phase phase;
+		enum server_end    end;
 		uint64_t           now;
 
 		for (int i = 0; i < n; i++)
@@ -367,8 +372,8 @@ static enum server_end serve(struct server *s)
 		phase = batcher_phase(s->b);
 		if (phase == BATCHER_STOPPED || phase == BATCHER_FAILED)
 			return phase == BATCHER_STOPPED ? SERVER_STOPPED : SERVER_FAILED;
-		if (on_tick(s, now))
-			return batcher_phase(s->b) == BATCHER_LOADING ? SERVER_STOPPED : SERVER_STUCK;
+		if (on_tick(s, now, &end))
+			return end;
 		if (s->look || n == 0)
 			sweep(s, now);
 	}

@@ -6,9 +6,10 @@
 #include "batcher/batcher.h"
 
 enum server_end {
-	SERVER_STOPPED, /* drained, or told to */
-	SERVER_FAILED,  /* batcher.failure says why */
-	SERVER_STUCK    /* the step thread does not come back: the process must go without it */
+	SERVER_STOPPED,   /* drained, or told to */
+	SERVER_FAILED,    /* batcher.failure says why */
+	SERVER_ABANDONED, /* told to end while the model was loading: the step thread is left behind */
+	SERVER_STUCK      /* the step thread does not come back: likewise, and that is an error */
 };
 
 /* Blocks TERM, INT, HUP and USR1 for all threads made later. */

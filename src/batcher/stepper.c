@@ -175,11 +175,11 @@ static void on_submit(struct worker *w, struct queue_message *m)
 	}
 }
 
-static void take_messages(struct worker *w, uint64_t timeout_ns)
+static void apply(struct worker *w, struct queue_message *list)
 {
 	struct queue_message *next;
 
-	for (struct queue_message *m = queue_take(&w->b->queue, timeout_ns); m; m = next) {
+	for (struct queue_message *m = list; m; m = next) {
 		next = m->next;
 		if (m->kind == QUEUE_FAREWELL) { /* part of its entry, which may be gone after this */
 			sink_farewell(&w->sink, m->lane);
@@ -231,16 +231,16 @@ static enum status serve(struct worker *w, struct error *error)
 	uint64_t idle_ns = 0;
 
 	for (;;) {
+		struct queue_message    *messages = queue_take(&w->b->queue, idle_ns);
+		uint64_t                 began = clock_now_ns();
 		struct engine_step_stats stats;
-		uint64_t                 began;
 		enum status              status;
 
-		take_messages(w, idle_ns);
+		apply(w, messages);
 		beat(w);
 		if (drained(w))
 			return STATUS_OK;
-		began = clock_now_ns();
-		status = engine_step(w->engine, began, &stats, error);
+		status = engine_step(w->engine, clock_now_ns(), &stats, error);
 		sink_flush(&w->sink);
 		if (status && status != STATUS_AGAIN)
 			return status;
@@ -260,7 +260,7 @@ static void *run(void *context)
 	if (!status)
 		status = serve(&w, failure);
 	if (w.engine) {
-		take_messages(&w, 0);
+		apply(&w, queue_take(&w.b->queue, 0));
 		engine_cancel_all(w.engine, status ? STATUS_INTERNAL : STATUS_UNAVAILABLE);
 		sink_flush(&w.sink);
 	}

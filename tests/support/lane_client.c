@@ -189,11 +189,13 @@ struct wire_submit lane_client_submit_record(struct lane_client *c, uint32_t slo
 	};
 }
 
-void lane_client_submit(struct lane_client *c, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed)
+static void submit_with(struct lane_client *c, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed,
+    uint32_t flags)
 {
 	struct wire_submit submit = lane_client_submit_record(c, slot, prompt_tokens, max_tokens, seed);
 	int32_t            ids[WIRE_TOKENS_MAX];
 
+	submit.flags = flags;
 	if (!lane_client_write(c, &submit, sizeof submit, NULL, 0))
 		return;
 	for (uint32_t at = 0; at < prompt_tokens;) {
@@ -208,6 +210,17 @@ void lane_client_submit(struct lane_client *c, uint32_t slot, uint32_t prompt_to
 			return;
 		at += count;
 	}
+}
+
+void lane_client_submit(struct lane_client *c, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed)
+{
+	submit_with(c, slot, prompt_tokens, max_tokens, seed, 0);
+}
+
+void lane_client_submit_ignoring_eos(struct lane_client *c, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens,
+    uint64_t seed)
+{
+	submit_with(c, slot, prompt_tokens, max_tokens, seed, WIRE_FLAG_IGNORE_EOS);
 }
 
 void lane_client_start(struct lane_client *c, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed)

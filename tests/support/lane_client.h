@@ -46,6 +46,9 @@ struct wire_submit lane_client_submit_record(struct lane_client *client, uint32_
 bool lane_client_write(struct lane_client *client, void *record, size_t bytes, const int32_t *ids, size_t count);
 /* SUBMIT and TOKENS for a prompt of PROMPT_TOKENS small ids. */
 void lane_client_submit(struct lane_client *client, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed);
+/* The same for a request that only ends with its MAX_TOKENS. */
+void lane_client_submit_ignoring_eos(struct lane_client *client, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens,
+    uint64_t seed);
 /* Both: reserve (which must not be rejected) and submit. */
 void lane_client_start(struct lane_client *client, uint32_t slot, uint32_t prompt_tokens, uint32_t max_tokens, uint64_t seed);
 

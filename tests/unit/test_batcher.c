@@ -2,6 +2,8 @@
  *
  * PENSTOCK_TEST_DISCONNECTS (default 200) is the number of random disconnects, PENSTOCK_TEST_HOSTILE (default 60) that of
  * hostile attachments; both were run with 1000 and more by hand. */
+#include "config.h"
+
 #include "support/daemon.h"
 #include "support/lane_client.h"
 
@@ -16,11 +18,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* Seeds choose scripts by their order. */
-enum { SHORT, FOREVER, SLOW, NOT_FINITE, FAULT, LONG, HANG, SCRIPTS };
+enum { SHORT, FOREVER, SLOW, NOT_FINITE, FAULT, LONG, HANG, STUCK };
 
 static const char script[] =
     "prefill 3000\n"
@@ -30,7 +34,8 @@ static const char script[] =
     "script not-finite\npace 500\nids 40 nan\n"
     "script fault\npace 500\nids 50 51 fault\n"
     "script long\npace 0\nids 60 61 62 63 64 65 66 67 68 69\nrepeat 200\n"
-    "script hang\npace 500\nids 70 71\ndelay 4000000\nids 72\n";
+    "script hang\npace 500\nids 70 71\ndelay 4000000\nids 72\n"
+    "script stuck\npace 500\nids 80\ndelay 600000000\nids 81\n";
 
 static struct daemon      d;
 static struct lane_client a, b;
@@ -688,6 +693,64 @@ START_TEST(drain_has_an_end)
 }
 END_TEST
 
+/* Not even a step that never ends keeps the process from ending. */
+START_TEST(drain_leaves_a_stuck_step)
+{
+	static const char *const sets[] = { "batcher.drain_timeout_ms=100", "batcher.watchdog_ms=1000", NULL };
+	struct header            header;
+	int                      status;
+
+	begin(sets);
+	attach(&a);
+	lane_client_start(&a, 0, 4, 0, STUCK);
+	ck_assert(lane_client_wait_count(&a, 0, 1));
+	status = daemon_end(&d, SIGTERM);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	ck_assert_int_eq(header_open(d.instance, &header, NULL), STATUS_UNAVAILABLE);
+	ck_assert(!lane_client_wait_end(&a, 0));
+	ck_assert(a.gone);
+}
+END_TEST
+
+/* What the service manager hears. */
+START_TEST(service_manager)
+{
+#ifdef HAVE_SYSTEMD
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	char               heard[8192] = "", text[512];
+	int                fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	socklen_t          size = sizeof(sa_family_t);
+	ssize_t            n;
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, size), 0); /* autobind: an abstract name */
+	size = sizeof address;
+	ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &size), 0);
+	snprintf(text, sizeof text, "@%.*s", (int)(size - sizeof(sa_family_t) - 1), address.sun_path + 1);
+	setenv("NOTIFY_SOCKET", text, 1);
+	setenv("WATCHDOG_USEC", "400000", 1);
+	begin(NULL);
+	while (!strstr(heard, "WATCHDOG=1")) {
+		n = recv(fd, text, sizeof text - 1, 0);
+		ck_assert_int_gt(n, 0);
+		text[n] = '\0';
+		ck_assert_uint_lt(strlen(heard) + (size_t)n, sizeof heard);
+		memcpy(heard + strlen(heard), text, (size_t)n + 1);
+	}
+	ck_assert_ptr_nonnull(strstr(heard, "READY=1"));
+	ck_assert_ptr_nonnull(strstr(heard, "STATUS=serving tiny"));
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+	while ((n = recv(fd, text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+		text[n] = '\0';
+		ck_assert_uint_lt(strlen(heard) + (size_t)n, sizeof heard);
+		memcpy(heard + strlen(heard), text, (size_t)n + 1);
+	}
+	ck_assert_ptr_nonnull(strstr(heard, "STOPPING=1"));
+	close(fd);
+#endif
+}
+END_TEST
+
 START_TEST(second_start_is_refused)
 {
 	struct daemon second;
@@ -776,8 +839,9 @@ START_TEST(other_vocabulary_is_refused)
 {
 	struct control_message hello = { .vocab_fingerprint = 0x1234, .pid = 1 }, answer;
 	char                   path[128], ours[40];
-	int                    fd, fds[CONTROL_FDS_MAX];
+	int                    fd, fds[CONTROL_FDS_MAX], count;
 	struct error           error;
+	enum status            status;
 
 	begin(NULL);
 	snprintf(path, sizeof path, "%s/control.sock", d.dir);
@@ -785,6 +849,17 @@ START_TEST(other_vocabulary_is_refused)
 	snprintf(ours, sizeof ours, "%016llx", (unsigned long long)d.header.shared->vocab_fingerprint);
 	ck_assert_ptr_nonnull(strstr(error.message, ours));
 	ck_assert_ptr_nonnull(strstr(error.message, "0000000000001234"));
+
+	/* The refusal says which one it is, for the front to load. */
+	ck_assert_int_eq(control_connect(path, 5000, &fd, &error), STATUS_OK);
+	ck_assert_int_eq(control_send(fd, &hello, CONTROL_HELLO, NULL, 0), STATUS_OK);
+	do
+		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 100);
+	while ((status = control_receive(fd, &answer, fds, &count, &error)) == STATUS_AGAIN);
+	ck_assert_int_eq(status, STATUS_OK);
+	ck_assert_uint_eq(answer.type, CONTROL_REFUSE);
+	ck_assert_uint_eq(answer.vocab_fingerprint, d.header.shared->vocab_fingerprint);
+	close(fd);
 	check_idle();
 }
 END_TEST
@@ -851,6 +926,8 @@ int main(void)
 	tcase_add_test(tcase, stopped_child);
 	tcase_add_test(tcase, drain_finishes_what_runs);
 	tcase_add_test(tcase, drain_has_an_end);
+	tcase_add_test(tcase, drain_leaves_a_stuck_step);
+	tcase_add_test(tcase, service_manager);
 	tcase_add_test(tcase, second_start_is_refused);
 	tcase_add_test(tcase, restart_over_stale_objects);
 	tcase_add_test(tcase, backend_fault_ends_the_process);

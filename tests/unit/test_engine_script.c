@@ -187,6 +187,30 @@ START_TEST(long_scripts)
 }
 END_TEST
 
+/* Whatever the text, it is parsed or refused with a place. */
+START_TEST(mutations)
+{
+	static const char good[] = "prefill 10\nscript a # x\npace 5\nids 1 2 nan\ndelay 3\nids 4 fault\nrepeat 2\neos 9\n";
+	unsigned          seed = 3;
+
+	for (int round = 0; round < 20000; round++) {
+		char            text[sizeof good];
+		struct backend *b = NULL;
+		struct error    error = { 0 };
+
+		memcpy(text, good, sizeof good);
+		for (int i = rand_r(&seed) % 4; i >= 0; i--) {
+			char likely = " \n019-#a"[rand_r(&seed) % 8];
+			text[(unsigned)rand_r(&seed) % (sizeof good - 1)] = rand_r(&seed) % 2 ? (char)rand_r(&seed) : likely;
+		}
+		if (script_backend_parse(text, (unsigned)rand_r(&seed) % sizeof good, "test", &options, &b, &error))
+			ck_assert(!strncmp(error.message, "test:", 5) && !b);
+		else
+			b->ops->destroy(b);
+	}
+}
+END_TEST
+
 START_TEST(files)
 {
 	char            path[] = "/tmp/penstock-test-script-XXXXXX";
@@ -221,6 +245,7 @@ int main(void)
 	tcase_add_test(tcase, pace_is_shared_and_sleeps);
 	tcase_add_test(tcase, a_fault_fails_the_step);
 	tcase_add_test(tcase, long_scripts);
+	tcase_add_test(tcase, mutations);
 	tcase_add_test(tcase, files);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);
