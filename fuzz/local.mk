@@ -54,3 +54,18 @@ fuzz_fuzz_gguf_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 endif
 EXTRA_DIST += tests/corpus/gguf.dict tests/corpus/gguf tests/corpus/make_gguf.py
 
+
+# Rings between processes that do not trust each other.
+FUZZ_RING_LIBS = $(IPC_LIBS) $(BASE_LIBS)
+check_PROGRAMS += tests/unit/replay_ring
+TESTS += tests/unit/replay_ring
+tests_unit_replay_ring_SOURCES = fuzz/replay.c fuzz/fuzz_ring.c
+tests_unit_replay_ring_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/ring"'
+tests_unit_replay_ring_LDADD = $(FUZZ_RING_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_ring
+fuzz_fuzz_ring_SOURCES = fuzz/fuzz_ring.c
+fuzz_fuzz_ring_LDADD = $(FUZZ_RING_LIBS)
+fuzz_fuzz_ring_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/ring
