@@ -10,7 +10,7 @@ enum status jsonfile_parse(const char *label, const void *bytes, size_t size, st
 	json_error_t why;
 	json_t      *root = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &why);
 
-	if (!root && json_error_code(&why) == json_error_out_of_memory)
+	if (!root && !*why.text) /* jansson has no words for it */
 		return error_set(error, STATUS_NOMEM, "%.160s: no memory for %zu bytes of JSON", label, size);
 	if (!root) {
 		for (char *c = why.text; *c; c++) /* it repeats what stands in the file: keep the message one line */
