@@ -302,6 +302,8 @@ static enum status set_up(struct child *child, const struct child_options *optio
 	child->requests = calloc(child->request_count, sizeof *child->requests);
 	if (!child->requests)
 		return error_set(error, STATUS_NOMEM, "no memory for %u requests", child->request_count);
+	for (uint32_t i = 0; i < child->request_count; i++)
+		child->requests[i] = (struct request){ .child = child, .state = REQUEST_FREE, .slot = -1 };
 	sigfillset(&signals);
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 	sigemptyset(&signals);

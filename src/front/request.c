@@ -458,8 +458,6 @@ static bool is_writing(const struct request *request)
 
 uint64_t request_next_time(const struct request *request)
 {
-	const struct conf *conf = request->child->conf;
-
 	switch (request->state) {
 	case REQUEST_FREE:
 	case REQUEST_ABANDONED:
@@ -470,8 +468,8 @@ uint64_t request_next_time(const struct request *request)
 		return request->deadline_ns;
 	default:
 		if (is_writing(request))
-			return request->progress_ns + ms(conf->batcher_slow_client_timeout_ms);
-		return may_ping(request) ? request->progress_ns + ms(conf->front_keepalive_ms) : UINT64_MAX;
+			return request->progress_ns + ms(request->child->conf->batcher_slow_client_timeout_ms);
+		return may_ping(request) ? request->progress_ns + ms(request->child->conf->front_keepalive_ms) : UINT64_MAX;
 	}
 }
 
