@@ -1,2 +1,19 @@
-# cpu
-noinst_HEADERS += src/cpu/cpu_backend.h
+# cpu: the AVX2 kernels are compiled with their own flags and chosen at run time.
+noinst_LIBRARIES += libcpu.a libcpu_avx2.a
+libcpu_a_SOURCES = src/cpu/cpu_backend.c src/cpu/cpu_backend.h src/cpu/cpu.h src/cpu/team.c src/cpu/team.h \
+	src/cpu/pages.c src/cpu/weight.c src/cpu/linear.c src/cpu/attention.c src/cpu/sampler.c src/cpu/kernels_generic.c \
+	src/cpu/format.c src/cpu/format.h src/cpu/fmt_float.c src/cpu/fmt_q8_0.c src/cpu/fmt_q4.c src/cpu/fmt_q6_k.c
+libcpu_avx2_a_SOURCES = src/cpu/linear_avx2.h src/cpu/kernels_avx2.c src/cpu/fmt_float_avx2.c src/cpu/fmt_q8_0_avx2.c \
+	src/cpu/fmt_q4_avx2.c src/cpu/fmt_q6_k_avx2.c
+libcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
+CPU_LIBS = libcpu.a libcpu_avx2.a libcpu.a -lm
+
+# The default model against transformers and llama.cpp; skipped unless PENSTOCK_TEST_MODEL names it.
+RUNNER = tests/unit/model_runner.c tests/unit/model_runner.h
+RUNNER_LIBS = $(MODEL_LIBS) $(CPU_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm
+check_PROGRAMS += tests/reference/test_smollm2
+TESTS += tests/reference/test_smollm2
+tests_reference_test_smollm2_SOURCES = tests/reference/test_smollm2.c $(RUNNER)
+tests_reference_test_smollm2_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_reference_test_smollm2_LDADD = $(RUNNER_LIBS)
+EXTRA_DIST += tests/reference/make_smollm2.py

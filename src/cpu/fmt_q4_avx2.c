@@ -1,0 +1,66 @@
+/* fmt_q4_avx2.c: owns the AVX2 product with Q4_0 and Q4_1 tiles (layout: fmt_q4.c; shape of a kernel: linear_avx2.h).
+ * Invariant: per output and activation row the sequence of operations is the same for every number of rows. */
+#if defined __x86_64__
+#include "cpu/linear_avx2.h"
+
+enum { COLUMNS = 32, SLICES = 4, HALVES = 2 * FORMAT_TILE, Q_BYTES = SLICES * FORMAT_TILE * 4 };
+
+/* Eight lanes of one value. */
+#define LANES(value) { value, value, value, value, value, value, value, value }
+
+AVX2_INLINE void q4_body(const struct avx2_call *call, unsigned first, unsigned vectors, unsigned rows,
+    bool with_minimum)
+{
+	static const int32_t masks[4][8] __attribute__((aligned(32))) = {
+		LANES(0xf), LANES(0xf0), LANES(0xf00), LANES(0xf000),
+	};
+	const unsigned stride = rows == 1 ? 1 : FORMAT_ROWS;
+	const size_t   q_at = with_minimum ? 2 * HALVES : HALVES, bytes = q_at + Q_BYTES;
+	const size_t   tile_bytes = call->columns / COLUMNS * bytes;
+	const float   *x = call->x, *sums = call->sums;
+	const uint8_t *group = call->tile, *end = group + tile_bytes;
+
+	avx2_clear_totals(call, first, vectors, rows);
+	for (; group < end; group += bytes, x += COLUMNS * stride, sums += stride) {
+		__m256 sum[AVX2_CHAINS_MAX];
+
+		avx2_prefetch(group, bytes, tile_bytes, first, vectors, rows);
+		avx2_zero(sum, vectors * rows);
+		for (unsigned s = 0; s < SLICES; s++) {
+			const uint8_t *words = group + q_at + 4 * (FORMAT_TILE * s + 8 * first);
+			const int32_t *mask = masks[0];
+
+			AVX2_UNROLL
+			for (unsigned p = 0; p < 8; p++) {
+				__m256 q[AVX2_VECTORS];
+
+				/* Words and masks are read from memory each time: kept in registers they would push
+				 * accumulators out.  Two bytes further on, the upper half of a word is its lower half. */
+				__asm__("" : "+r"(mask), "+r"(words));
+				AVX2_UNROLL
+				for (unsigned v = 0; v < vectors; v++) {
+					__m256i word = _mm256_loadu_si256((const __m256i *)(words + 32 * v + (p < 4 ? 0 : 2)));
+					q[v] = _mm256_cvtepi32_ps(_mm256_and_si256(word, *(const __m256i *)(mask + 8 * (p % 4))));
+				}
+				avx2_multiply(sum, q, x + (8 * s + p) * stride, vectors, rows);
+			}
+		}
+		AVX2_UNROLL
+		for (unsigned v = 0; v < vectors; v++) {
+			__m256 scale = avx2_halves(group + 16 * (first + v));
+
+			if (with_minimum) {
+				__m256 minimum = avx2_halves(group + HALVES + 16 * (first + v));
+				avx2_fold_offset(call, sum, scale, minimum, sums, first, v, rows);
+			} else {
+				avx2_shift(sum, _mm256_set1_ps(8), sums, v, rows);
+				avx2_fold(call, sum, scale, first, v, rows);
+			}
+		}
+	}
+}
+
+LINEAR_AVX2(format_q4_0_avx2, q4_body, false)
+LINEAR_AVX2(format_q4_1_avx2, q4_body, true)
+
+#endif

@@ -1,0 +1,65 @@
+/* format.c: owns the table of stored formats and the kernel that is the same for all.  Does not own any format's
+ * layout: that is in its fmt_*.c.  Invariant: the generic kernel sums in the order of format.h, so its rows do not
+ * depend on how many there are. */
+#include "cpu/format.h"
+
+#include <string.h>
+
+const struct format *format_find(enum weight_format format)
+{
+	static const struct format *const table[WEIGHT_FORMAT_COUNT] = {
+		[WEIGHT_F32] = &format_f32, [WEIGHT_F16] = &format_f16, [WEIGHT_BF16] = &format_bf16,
+		[WEIGHT_Q8_0] = &format_q8_0, [WEIGHT_Q4_0] = &format_q4_0, [WEIGHT_Q4_1] = &format_q4_1,
+		[WEIGHT_Q6_K] = &format_q6_k,
+	};
+	return (unsigned)format < WEIGHT_FORMAT_COUNT ? table[format] : NULL;
+}
+
+float format_half_to_float(uint16_t half)
+{
+	union { uint32_t u; float f; } value;
+	uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
+
+	if (exponent == 0x1f) { /* infinity, NaN */
+		value.u = sign | 0x7f800000 | fraction << 13;
+	} else if (exponent) {
+		value.u = sign | (exponent + 112) << 23 | fraction << 13;
+	} else { /* zero, subnormal: fraction · 2⁻²⁴ */
+		value.f = (float)fraction * 0x1p-24f;
+		value.u |= sign;
+	}
+	return value.f;
+}
+
+void format_linear_generic(const struct format *format, const uint8_t *tile, uint32_t columns,
+    const struct format_input *input, unsigned rows, float out[FORMAT_ROWS][FORMAT_TILE])
+{
+	unsigned            stride = rows == 1 ? 1 : FORMAT_ROWS;
+	uint32_t            groups = (columns + format->group - 1) / format->group;
+	struct format_group group;
+
+	memset(out, 0, rows * sizeof out[0]);
+	for (uint32_t g = 0; g < groups; g++) {
+		uint32_t first = g * format->group;
+		uint32_t width = columns - first < format->group ? columns - first : format->group;
+
+		format->expand(tile, columns, g, &group);
+		for (unsigned r = 0; r < rows; r++) {
+			float sum[FORMAT_TILE] = { 0 };
+
+			for (uint32_t k = 0; k < width; k++) {
+				float x = input->x[(size_t)(first + k) * stride + r];
+				for (unsigned i = 0; i < FORMAT_TILE; i++)
+					sum[i] += group.q[k][i] * x;
+			}
+			if (format->scaled) {
+				float total = input->sums[(size_t)g * stride + r];
+				for (unsigned i = 0; i < FORMAT_TILE; i++)
+					out[r][i] += group.scale[i] * sum[i] + group.offset[i] * total;
+			} else {
+				for (unsigned i = 0; i < FORMAT_TILE; i++)
+					out[r][i] += sum[i];
+			}
+		}
+	}
+}

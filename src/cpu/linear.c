@@ -1,0 +1,170 @@
+/* linear.c: owns y = x · Wᵀ: prepares activations and shares tiles out to the team.  Does not own the arithmetic
+ * (fmt_*.c).  Invariant: what a row's result is does not depend on the other rows: rows only share decoded weights.
+ *
+ *                rows of x, eight by eight, column-major           tiles of W
+ *      block 0   [columns][8]                                      tile 0, 1, 2, …
+ *      block 1   [columns][8]                                      item: one tile times up to 64 rows (SUPER blocks),
+ *      …                                                           so that both stay in the caches
+ */
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+enum { SUPER = 8, PREPARE_ALONE = 16384 /* floats the calling thread prepares faster than it can share out */ };
+
+struct linear_job {
+	const struct cpu_backend    *cpu;
+	const struct backend_weight *w;
+	const struct format         *format; /* parts of this format's kind of input */
+	const float *x, *bias;
+	size_t       x_stride, y_stride;
+	uint32_t     rows, tiles; /* tiles of all parts that take part */
+	float       *y;
+};
+
+static inline uint32_t groups_of(const struct format *format, uint32_t columns)
+{
+	return (columns + format->group - 1) / format->group;
+}
+
+/* Blocks are as far apart as full ones, also where the only one has a single row. */
+static inline float *block_input(const struct linear_job *job, uint32_t block)
+{
+	return job->cpu->scratch.input + (size_t)block * FORMAT_ROWS * job->w->columns;
+}
+
+static inline float *block_sums(const struct linear_job *job, uint32_t block)
+{
+	return job->cpu->scratch.sums + (size_t)block * FORMAT_ROWS * groups_of(job->format, job->w->columns);
+}
+
+static inline uint32_t block_rows(const struct linear_job *job, uint32_t block)
+{
+	uint32_t left = job->rows - block * FORMAT_ROWS;
+	return left < FORMAT_ROWS ? left : FORMAT_ROWS;
+}
+
+static inline const float *prescale_of(const struct cpu_backend *cpu, const struct format *format)
+{
+	return cpu->avx2 ? format->avx2_prescale : NULL;
+}
+
+/* Two formats that want the same input are served by one preparation. */
+static bool same_input(const struct cpu_backend *cpu, const struct format *a, const struct format *b)
+{
+	return a->group == b->group && a->scaled == b->scaled && prescale_of(cpu, a) == prescale_of(cpu, b);
+}
+
+static void prepare_blocks(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	const struct linear_job *job = context;
+	const struct format     *format = job->format;
+
+	(void)thread;
+	for (uint32_t block = first; block < first + count; block++) {
+		const float *rows[FORMAT_ROWS] = { NULL };
+		uint32_t     n = block_rows(job, block);
+
+		for (uint32_t r = 0; r < n; r++)
+			rows[r] = job->x + ((size_t)block * FORMAT_ROWS + r) * job->x_stride;
+		job->cpu->kernels->prepare(rows, n, job->w->columns, format->group, prescale_of(job->cpu, format),
+		    block_input(job, block), format->scaled ? block_sums(job, block) : NULL);
+	}
+}
+
+static void store(const struct linear_job *job, float out[FORMAT_ROWS][FORMAT_TILE], uint32_t block,
+    uint32_t first_output, uint32_t outputs)
+{
+	for (uint32_t r = 0; r < block_rows(job, block); r++) {
+		float *y = job->y + ((size_t)block * FORMAT_ROWS + r) * job->y_stride + first_output;
+
+		if (job->bias)
+			for (uint32_t i = 0; i < outputs; i++)
+				out[r][i] += job->bias[first_output + i];
+		memcpy(y, out[r], outputs * sizeof *y);
+	}
+}
+
+static void multiply_tile(const struct linear_job *job, const struct cpu_part *part, uint32_t tile,
+    uint32_t first_block)
+{
+	uint32_t       blocks = (job->rows + FORMAT_ROWS - 1) / FORMAT_ROWS;
+	uint32_t       end = blocks - first_block < SUPER ? blocks : first_block + SUPER;
+	uint32_t       left = part->rows - tile * FORMAT_TILE;
+	const uint8_t *data = part->data + tile * part->tile_bytes;
+
+	for (uint32_t block = first_block; block < end; block++) {
+		struct format_input input = { block_input(job, block), part->format->scaled ? block_sums(job, block) : NULL };
+		float               out[FORMAT_ROWS][FORMAT_TILE] __attribute__((aligned(FORMAT_ALIGN)));
+
+		if (job->cpu->avx2)
+			part->format->avx2_linear(data, job->w->columns, &input, block_rows(job, block), out);
+		else
+			format_linear_generic(part->format, data, job->w->columns, &input, block_rows(job, block), out);
+		store(job, out, block, part->first_row + tile * FORMAT_TILE, left < FORMAT_TILE ? left : FORMAT_TILE);
+	}
+}
+
+static void multiply_items(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	const struct linear_job *job = context;
+
+	(void)thread;
+	for (uint32_t item = first; item < first + count; item++) {
+		uint32_t               tile = item % job->tiles, super = item / job->tiles;
+		const struct cpu_part *part = job->w->parts;
+
+		/* The item's part: among those whose input this is. */
+		while (!same_input(job->cpu, part->format, job->format) || tile >= part->tiles) {
+			if (same_input(job->cpu, part->format, job->format))
+				tile -= part->tiles;
+			part++;
+		}
+		multiply_tile(job, part, tile, super * SUPER);
+	}
+}
+
+enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, const float *bias, const float *x,
+    size_t x_stride, uint32_t rows, float *y, size_t y_stride)
+{
+	struct linear_job job = { .cpu = cpu, .w = w, .x = x, .bias = bias, .x_stride = x_stride, .y_stride = y_stride,
+	    .rows = rows, .y = y };
+	uint32_t          blocks = (rows + FORMAT_ROWS - 1) / FORMAT_ROWS;
+
+	if (w->vector || w->columns > cpu->scratch.limits.width)
+		return STATUS_INVALID;
+	if (rows == 0)
+		return STATUS_OK;
+	for (uint32_t p = 0; p < w->count; p++) {
+		bool     done = false;
+		uint64_t items;
+
+		job.format = w->parts[p].format;
+		for (uint32_t earlier = 0; earlier < p; earlier++)
+			done = done || same_input(cpu, w->parts[earlier].format, job.format);
+		if (done)
+			continue;
+		job.tiles = 0;
+		for (uint32_t other = p; other < w->count; other++)
+			job.tiles += same_input(cpu, w->parts[other].format, job.format) ? w->parts[other].tiles : 0;
+		items = (uint64_t)job.tiles * ((blocks + SUPER - 1) / SUPER);
+		if (items > TEAM_ITEMS_MAX)
+			return STATUS_LIMIT;
+		if ((uint64_t)rows * w->columns <= PREPARE_ALONE)
+			prepare_blocks(&job, 0, 0, blocks);
+		else
+			team_run(cpu->team, prepare_blocks, &job, blocks);
+		team_run(cpu->team, multiply_items, &job, (uint32_t)items);
+	}
+	return STATUS_OK;
+}
+
+size_t cpu_linear_input_floats(uint32_t rows, uint32_t width)
+{
+	return ((size_t)rows + FORMAT_ROWS - 1) / FORMAT_ROWS * FORMAT_ROWS * width;
+}
+
+size_t cpu_linear_sum_floats(uint32_t rows, uint32_t width)
+{
+	return cpu_linear_input_floats(rows, width / 16 + 1); /* the smallest group */
+}

@@ -1,0 +1,142 @@
+/* pages.c: owns how memory is taken from and read off the system.  Does not own what is put into it.  Invariant:
+ * populated pages are there when the call returns, so nothing runs out of memory later. */
+#include "cpu/cpu.h"
+
+#include "base/checked.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE = 2 << 20, PROC_FILE_MAX = 8192, CGROUP_DEPTH_MAX = 64 };
+
+uint64_t cpu_pages_round(uint64_t bytes)
+{
+	uint64_t rounded;
+	return checked_align_up(bytes, HUGE_PAGE, &rounded) ? rounded : UINT64_MAX;
+}
+
+void *cpu_pages_alloc(size_t bytes, bool populate)
+{
+	uint64_t size = cpu_pages_round(bytes);
+	uint8_t *area, *start;
+	size_t   before;
+
+	if (size >= SIZE_MAX / 2)
+		return NULL;
+	/* One huge page more, so that the area can start on a boundary; the rest is given back. */
+	area = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (area == MAP_FAILED)
+		return NULL;
+	before = (HUGE_PAGE - (uintptr_t)area % HUGE_PAGE) % HUGE_PAGE;
+	start = area + before;
+	if (before)
+		munmap(area, before);
+	munmap(start + size, HUGE_PAGE - before);
+	madvise(start, size, MADV_HUGEPAGE); /* a wish */
+#ifdef MADV_POPULATE_WRITE
+	if (populate && madvise(start, size, MADV_POPULATE_WRITE) == 0)
+		populate = false;
+	else if (populate && errno == ENOMEM) {
+		munmap(start, size);
+		return NULL;
+	}
+#endif
+	if (populate)
+		memset(start, 0, size);
+	return start;
+}
+
+void cpu_pages_free(void *pages, size_t bytes)
+{
+	if (pages)
+		munmap(pages, cpu_pages_round(bytes));
+}
+
+/* Reads a small file whole; false when it is not there. */
+static bool read_file(const char *path, char *ret, size_t capacity)
+{
+	int     fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd == -1)
+		return false;
+	n = read(fd, ret, capacity - 1);
+	close(fd);
+	if (n < 0)
+		return false;
+	ret[n] = '\0';
+	return true;
+}
+
+/* A line "NAME:  123 kB" of /proc/meminfo. */
+static bool meminfo_bytes(const char *text, const char *name, uint64_t *ret)
+{
+	const char *line = strstr(text, name);
+	uint64_t    kb;
+
+	if (!line)
+		return false;
+	kb = strtoull(line + strlen(name), NULL, 10);
+	return checked_mul_u64(kb, 1024, ret);
+}
+
+static bool cgroup_value(const char *group, const char *name, uint64_t *ret)
+{
+	char  path[PROC_FILE_MAX], text[64], *end;
+	int   length = snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", group, name);
+
+	if (length < 0 || (size_t)length >= sizeof path || !read_file(path, text, sizeof text))
+		return false;
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return end != text && errno == 0; /* "max" is no number: no limit */
+}
+
+/* Narrows *MEMORY by the limits of this process's control group (version 2) and those above it. */
+static void apply_cgroups(struct backend_memory *memory)
+{
+	char text[PROC_FILE_MAX / 2], *group, *end;
+
+	if (!read_file("/proc/self/cgroup", text, sizeof text))
+		return;
+	group = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
+	if (!group)
+		return;
+	group = strchr(group, '/');
+	if (!group)
+		return;
+	group[strcspn(group, "\n")] = '\0';
+	for (unsigned depth = 0; depth < CGROUP_DEPTH_MAX; depth++) {
+		uint64_t limit, used;
+
+		if (cgroup_value(group, "memory.max", &limit) && limit < memory->total) {
+			memory->total = limit;
+			if (cgroup_value(group, "memory.current", &used)) {
+				uint64_t left = used < limit ? limit - used : 0;
+				memory->available = left < memory->available ? left : memory->available;
+			}
+		}
+		end = strrchr(group, '/');
+		if (!end || *group == '\0')
+			return;
+		*end = '\0';
+	}
+}
+
+enum status cpu_memory_read(struct backend_memory *ret)
+{
+	char                  text[PROC_FILE_MAX];
+	struct backend_memory memory;
+
+	if (!read_file("/proc/meminfo", text, sizeof text) || !meminfo_bytes(text, "MemTotal:", &memory.total) ||
+	    !meminfo_bytes(text, "MemAvailable:", &memory.available))
+		return STATUS_IO;
+	apply_cgroups(&memory);
+	*ret = memory;
+	return STATUS_OK;
+}

@@ -1,0 +1,247 @@
+/* sampler.c: owns the draw of one token per row.  Does not own the logits (kept by the backend since `logits`).
+ * Invariant: a draw depends on its row's logits and its sample_row only; neighbours, threads and steps have no part in
+ * it.
+ *
+ * Order of filters, as in struct sample_params: temperature, top_k, top_p, min_p.  Among equal logits the lower id is
+ * the larger.  Random numbers are Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+ *
+ * Selection.  Sorting 50,000 logits for every token would take longer than the model's output layer.  Candidates are
+ * first narrowed to those within some temperatures of the maximum, far enough to hold k of them or the mass p; then
+ * select_top() splits off the k largest, or the smallest set of largest that holds the mass, without sorting them.
+ */
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+enum sample_purpose { SAMPLE_PURPOSE_TOKEN = 0 };
+
+static void philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
+{
+	uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, c[4];
+
+	memcpy(c, counter, sizeof c);
+	for (int round = 0; round < 10; round++) {
+		uint64_t a = UINT64_C(0xD2511F53) * c[0], b = UINT64_C(0xCD9E8D57) * c[2];
+		uint32_t next[4] = { (uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ key[1],
+		    (uint32_t)a };
+
+		memcpy(c, next, sizeof c);
+		key[0] += 0x9E3779B9;
+		key[1] += 0xBB67AE85;
+	}
+	memcpy(ret, c, sizeof c);
+}
+
+/* Uniform in [0, 1), 53 bits. */
+static double uniform(const struct sample_row *row, enum sample_purpose purpose)
+{
+	uint32_t counter[4] = { (uint32_t)row->position, (uint32_t)(row->position >> 32), row->choice, (uint32_t)purpose },
+	    word[4];
+
+	philox4x32(row->params.seed, counter, word);
+	return (double)(((uint64_t)word[1] << 32 | word[0]) >> 11) * 0x1p-53;
+}
+
+static inline bool larger(const struct sample_candidate *a, const struct sample_candidate *b)
+{
+	return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+}
+
+static inline void swap(struct sample_candidate *a, struct sample_candidate *b)
+{
+	struct sample_candidate t = *a;
+	*a = *b;
+	*b = t;
+}
+
+/* Moves the pivot of [low, high) to its place, larger ones before it; returns that place. */
+static uint32_t partition(struct sample_candidate *c, uint32_t low, uint32_t high)
+{
+	uint32_t middle = low + (high - low) / 2, last = high - 1, at = low;
+
+	if (larger(&c[middle], &c[low]))
+		swap(&c[middle], &c[low]);
+	if (larger(&c[last], &c[low]))
+		swap(&c[last], &c[low]);
+	if (larger(&c[middle], &c[last]))
+		swap(&c[middle], &c[last]); /* the median of three is last */
+	for (uint32_t i = low; i < last; i++)
+		if (larger(&c[i], &c[last]))
+			swap(&c[i], &c[at++]);
+	swap(&c[at], &c[last]);
+	return at;
+}
+
+/* Reorders so that the returned number of first candidates is the smallest set of largest ones whose count (BY_MASS:
+ * whose weight) reaches TARGET; all of them when it is not reached.  Linear time on average. */
+static uint32_t select_top(struct sample_candidate *c, uint32_t count, double target, bool by_mass)
+{
+	uint32_t low = 0, high = count;
+	double   before = 0; /* of [0, low) */
+
+	while (low < high) {
+		uint32_t pivot = partition(c, low, high);
+		double   upper = before;
+
+		for (uint32_t i = low; i < pivot; i++)
+			upper += by_mass ? (double)c[i].weight : 1;
+		if (upper >= target) {
+			high = pivot;
+			continue;
+		}
+		upper += by_mass ? (double)c[pivot].weight : 1;
+		if (upper >= target)
+			return pivot + 1;
+		before = upper;
+		low = pivot + 1;
+	}
+	return low;
+}
+
+static double sum_weights(const float *weights, uint32_t count)
+{
+	double sum[4] = { 0 };
+
+	for (uint32_t i = 0; i < count; i++)
+		sum[i % 4] += (double)weights[i];
+	return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+/* Lists the candidates whose weight is at least exp(−reach); returns their number. */
+static uint32_t gather(const float *logits, const float *weights, uint32_t count, float floor_weight,
+    struct sample_candidate *ret, double *ret_mass)
+{
+	uint32_t n = 0;
+	double   mass = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (weights[i] < floor_weight)
+			continue;
+		ret[n++] = (struct sample_candidate){ logits[i], weights[i], (int32_t)i };
+		mass += (double)weights[i];
+	}
+	*ret_mass = mass;
+	return n;
+}
+
+/* The k largest, in any order. */
+static uint32_t keep_top_k(const float *logits, const float *weights, uint32_t count, uint32_t k,
+    struct sample_candidate *c, double *ret_mass)
+{
+	uint32_t n = 0;
+
+	for (float reach = 4; reach < 64; reach *= 2) {
+		n = gather(logits, weights, count, expf(-reach), c, ret_mass);
+		if (n >= k)
+			break;
+	}
+	if (n < k)
+		n = gather(logits, weights, count, 0, c, ret_mass);
+	n = select_top(c, n, k, false);
+	*ret_mass = 0;
+	for (uint32_t i = 0; i < n; i++)
+		*ret_mass += (double)c[i].weight;
+	return n;
+}
+
+static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernels, const float *logits, uint32_t count,
+    const struct sample_row *row)
+{
+	const struct sample_params *params = &row->params;
+	struct sample_candidate    *c = scratch->candidates;
+	float   *weights = scratch->weights, max, factor, min_p = fminf(params->min_p, 1);
+	uint32_t n = 0, kept = 0;
+	double   mass, u;
+	bool     listed = false;
+
+	if (!kernels->scan(logits, count, &max))
+		return -1;
+	factor = 1 / params->temperature;
+	if (!(params->temperature > 0) || !isfinite(factor) || params->top_k == 1) {
+		int32_t id = 0;
+		while (logits[id] != max)
+			id++;
+		return id;
+	}
+	kernels->weights(logits, count, max, factor, weights);
+	mass = sum_weights(weights, count);
+	if (params->top_k > 0 && (uint32_t)params->top_k < count) {
+		n = keep_top_k(logits, weights, count, (uint32_t)params->top_k, c, &mass);
+		listed = true;
+	}
+	if (params->top_p < 1) {
+		/* At least one is kept: the target is above 0. */
+		double target = fmax((double)params->top_p * mass, 0x1p-1000);
+
+		if (!listed) {
+			double held = 0;
+			for (float reach = 4; held < target && reach < 64; reach *= 2)
+				n = gather(logits, weights, count, expf(-reach), c, &held);
+			if (held < target)
+				n = gather(logits, weights, count, 0, c, &held);
+			listed = true;
+		}
+		n = select_top(c, n, target, true);
+	}
+	u = uniform(row, SAMPLE_PURPOSE_TOKEN);
+	if (!listed && !(min_p > 0)) {
+		double at = 0;
+		int32_t last = 0;
+
+		for (uint32_t i = 0; i < count; i++) {
+			at += (double)weights[i];
+			last = weights[i] > 0 ? (int32_t)i : last;
+			if (at > u * mass)
+				return (int32_t)i;
+		}
+		return last;
+	}
+	if (!listed)
+		n = gather(logits, weights, count, min_p, c, &mass);
+	/* The largest weight is 1, so min_p is a bound on weights as they are. */
+	mass = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		if (c[i].weight < min_p)
+			continue;
+		mass += (double)c[i].weight;
+		c[kept++] = c[i];
+	}
+	for (uint32_t i = 0; i + 1 < kept; i++) {
+		u -= (double)c[i].weight / mass;
+		if (u < 0)
+			return c[i].id;
+	}
+	return c[kept - 1].id;
+}
+
+struct sample_job {
+	struct cpu_backend      *cpu;
+	const struct sample_row *rows;
+	uint32_t                 vocab_limit;
+};
+
+static void sample_rows(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	const struct sample_job *job = context;
+	struct cpu_scratch      *scratch = &job->cpu->scratch;
+
+	for (uint32_t i = first; i < first + count; i++)
+		scratch->ids[i] = draw(&scratch->threads[thread], job->cpu->kernels,
+		    scratch->logits + (size_t)job->rows[i].logit_row * job->cpu->logits_vocab, job->vocab_limit, &job->rows[i]);
+}
+
+enum status cpu_sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit)
+{
+	struct cpu_backend *cpu = (struct cpu_backend *)b;
+	struct sample_job   job = { cpu, rows, vocab_limit < cpu->logits_vocab ? vocab_limit : cpu->logits_vocab };
+
+	if (!cpu->batch || count > cpu->scratch.limits.logit_rows || job.vocab_limit == 0)
+		return STATUS_INVALID;
+	for (uint32_t i = 0; i < count; i++)
+		if (rows[i].logit_row >= cpu->batch->logit_row_count)
+			return STATUS_INVALID;
+	team_run(cpu->team, sample_rows, &job, count);
+	cpu->sampled = count;
+	return STATUS_OK;
+}

@@ -1,0 +1,231 @@
+/* weight.c: owns loaded weights: checks, re-packing into tiles, and the memory they lie in.  Does not own formats
+ * (fmt_*.c).  Invariant: a weight that was returned has every part's size checked against its format, so kernels need
+ * no checks. */
+#include "cpu/cpu.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 64 << 20, CHUNK_SLACK = 64 /* kernels may load a few bytes past the last value */ };
+
+/* Takes BYTES from the open chunk or from a new one. */
+static bool chunk_take(struct cpu_backend *cpu, size_t bytes, struct cpu_part *part)
+{
+	struct cpu_chunk *chunk = cpu->chunk;
+	uint64_t          aligned;
+
+	if (!checked_align_up(bytes, FORMAT_ALIGN, &aligned) || !checked_add_u64(aligned, CHUNK_SLACK, &aligned))
+		return false;
+	if (!chunk || chunk->bytes - chunk->used < aligned) {
+		chunk = calloc(1, sizeof *chunk);
+		if (!chunk)
+			return false;
+		chunk->bytes = aligned > CHUNK_BYTES ? aligned : CHUNK_BYTES;
+		chunk->data = cpu_pages_alloc(chunk->bytes, false); /* written at once below */
+		if (!chunk->data) {
+			free(chunk);
+			return false;
+		}
+		/* A weight with a chunk of its own leaves the open one open. */
+		if (aligned < CHUNK_BYTES) {
+			if (cpu->chunk && cpu->chunk->users == 0) {
+				cpu_pages_free(cpu->chunk->data, cpu->chunk->bytes);
+				free(cpu->chunk);
+			}
+			cpu->chunk = chunk;
+		}
+	}
+	part->data = chunk->data + chunk->used;
+	part->chunk = chunk;
+	chunk->used += aligned;
+	chunk->users++;
+	return true;
+}
+
+static void chunk_drop(struct cpu_backend *cpu, struct cpu_chunk *chunk)
+{
+	if (--chunk->users)
+		return;
+	if (chunk == cpu->chunk)
+		cpu->chunk = NULL;
+	cpu_pages_free(chunk->data, chunk->bytes);
+	free(chunk);
+}
+
+static enum status check_part(const struct weight_desc *desc, const struct format *format, uint32_t columns,
+    struct error *error)
+{
+	uint64_t row_bytes, bytes;
+
+	if (!format)
+		return error_set(error, STATUS_UNSUPPORTED, "%s: weight format %d is not known", desc->name, (int)desc->format);
+	if (desc->columns != columns)
+		return error_set(error, STATUS_INVALID, "%s: %llu columns, the weights stacked with it have %u", desc->name,
+		    (unsigned long long)desc->columns, columns);
+	if (desc->columns % format->block_columns)
+		return error_set(error, STATUS_INVALID, "%s: %llu columns are no multiple of the %u of a %s block", desc->name,
+		    (unsigned long long)desc->columns, format->block_columns, format->name);
+	if (!checked_mul_u64(desc->columns / format->block_columns, format->block_bytes, &row_bytes) ||
+	    !checked_mul_u64(row_bytes, desc->rows, &bytes) || bytes != desc->bytes)
+		return error_set(error, STATUS_INVALID, "%s: %zu bytes do not hold %llu × %llu values of %s", desc->name,
+		    desc->bytes, (unsigned long long)desc->rows, (unsigned long long)desc->columns, format->name);
+	return STATUS_OK;
+}
+
+struct pack_job {
+	const struct weight_desc *desc;
+	struct cpu_part          *part;
+	uint32_t                  columns;
+};
+
+static void pack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	const struct pack_job *job = context;
+	const struct cpu_part *part = job->part;
+	size_t row_bytes = (size_t)job->columns / part->format->block_columns * part->format->block_bytes;
+
+	(void)thread;
+	for (uint32_t tile = first; tile < first + count; tile++) {
+		const uint8_t *rows[FORMAT_TILE];
+
+		for (uint32_t i = 0; i < FORMAT_TILE; i++) {
+			uint32_t row = tile * FORMAT_TILE + i;
+			rows[i] = row < part->rows ? (const uint8_t *)job->desc->data + row * row_bytes : NULL;
+		}
+		part->format->pack(part->data + tile * part->tile_bytes, rows, job->columns);
+	}
+}
+
+static enum status load_matrix(struct cpu_backend *cpu, const struct weight_desc *desc, struct backend_weight *w,
+    struct error *error)
+{
+	struct cpu_part *part = &w->parts[w->count];
+	struct pack_job  job = { desc, part, w->columns };
+	size_t           bytes;
+
+	part->format = format_find(desc->format);
+	part->rows = (uint32_t)desc->rows;
+	part->first_row = w->rows;
+	part->tiles = (part->rows + FORMAT_TILE - 1) / FORMAT_TILE;
+	part->tile_bytes = part->format->tile_bytes(w->columns);
+	if (!checked_mul_size(part->tiles, part->tile_bytes, &bytes) || !chunk_take(cpu, bytes, part))
+		return error_set(error, STATUS_NOMEM, "%s: out of memory for %u rows of %u columns", desc->name, part->rows,
+		    w->columns);
+	w->count++; /* from here on weight_free finds it */
+	team_run(cpu->team, pack_tiles, &job, part->tiles);
+	w->rows += part->rows;
+	w->tiles += part->tiles;
+	w->bytes += bytes;
+	return STATUS_OK;
+}
+
+/* Vectors are put end to end in float32. */
+static enum status load_vector(const struct weight_desc *parts, uint32_t count, struct backend_weight *w,
+    struct error *error)
+{
+	uint64_t columns = 0;
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		enum weight_format format = parts[i].format;
+
+		if (parts[i].rows != 1 || (format != WEIGHT_F32 && format != WEIGHT_F16 && format != WEIGHT_BF16))
+			return error_set(error, STATUS_UNSUPPORTED, "%s: a vector must be F32, F16 or BF16", parts[i].name);
+		columns += parts[i].columns; /* each ≤ 2³², few parts */
+	}
+	if (columns > UINT32_MAX)
+		return error_set(error, STATUS_LIMIT, "%s: a vector of %llu values", parts[0].name,
+		    (unsigned long long)columns);
+	w->vector = malloc(columns * sizeof *w->vector);
+	if (!w->vector)
+		return error_set(error, STATUS_NOMEM, "%s: out of memory for a vector", parts[0].name);
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t k = 0; k < parts[i].columns; k++, at++) {
+			uint16_t bits;
+
+			if (parts[i].format == WEIGHT_F32) {
+				memcpy(&w->vector[at], (const uint8_t *)parts[i].data + 4 * (size_t)k, 4);
+				continue;
+			}
+			memcpy(&bits, (const uint8_t *)parts[i].data + 2 * (size_t)k, 2);
+			w->vector[at] = parts[i].format == WEIGHT_F16 ? format_half_to_float(bits) : format_bfloat_to_float(bits);
+		}
+	}
+	w->rows = 1;
+	w->columns = (uint32_t)columns;
+	w->bytes = columns * sizeof *w->vector;
+	return STATUS_OK;
+}
+
+enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
+    struct backend_weight **ret, struct error *error)
+{
+	struct cpu_backend    *cpu = (struct cpu_backend *)b;
+	struct backend_weight *w;
+	enum status            status = STATUS_OK;
+	uint64_t               rows = 0;
+
+	if (count < 1 || count > CPU_WEIGHT_PARTS_MAX)
+		return error_set(error, STATUS_LIMIT, "%u weights in one stack, at most %d", count, CPU_WEIGHT_PARTS_MAX);
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t columns = (uint32_t)(parts[0].rows == 1 ? parts[i].columns : parts[0].columns);
+
+		if (parts[i].rows < 1 || parts[i].columns < 1 || parts[i].rows > INT32_MAX || parts[i].columns > INT32_MAX)
+			return error_set(error, STATUS_INVALID, "%s: a weight of %llu × %llu", parts[i].name,
+			    (unsigned long long)parts[i].rows, (unsigned long long)parts[i].columns);
+		status = check_part(&parts[i], format_find(parts[i].format), columns, error);
+		if (status)
+			return status;
+		rows += parts[i].rows;
+	}
+	if (rows > INT32_MAX)
+		return error_set(error, STATUS_LIMIT, "%s: a stack of %llu rows", parts[0].name, (unsigned long long)rows);
+	w = calloc(1, sizeof *w);
+	if (!w)
+		return error_set(error, STATUS_NOMEM, "%s: out of memory", parts[0].name);
+	if (parts[0].rows == 1) {
+		status = load_vector(parts, count, w, error);
+	} else {
+		w->columns = (uint32_t)parts[0].columns;
+		for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
+			status = load_matrix(cpu, &parts[i], w, error);
+	}
+	if (status) {
+		cpu_weight_free(b, w);
+		return status;
+	}
+	*ret = w;
+	return STATUS_OK;
+}
+
+void cpu_weight_free(struct backend *b, struct backend_weight *w)
+{
+	if (!w)
+		return;
+	for (uint32_t i = 0; i < w->count; i++)
+		chunk_drop((struct cpu_backend *)b, w->parts[i].chunk);
+	free(w->vector);
+	free(w);
+}
+
+uint64_t cpu_weight_bytes(const struct backend *b, const struct backend_weight *w)
+{
+	(void)b;
+	return w->bytes;
+}
+
+void cpu_weight_row(const struct backend_weight *w, uint32_t row, float *ret)
+{
+	for (uint32_t i = 0; i < w->count; i++) {
+		const struct cpu_part *part = &w->parts[i];
+		uint32_t               local = row - part->first_row;
+
+		if (row < part->first_row + part->rows) {
+			part->format->row(part->data + local / FORMAT_TILE * part->tile_bytes, w->columns, local % FORMAT_TILE,
+			    ret);
+			return;
+		}
+	}
+}
