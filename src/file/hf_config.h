@@ -1,7 +1,7 @@
 /* hf_config.h: typed, range-checked reading of config.json and its neighbours in a model directory (Hugging Face).
  *
  * A struct hf_config is a view of one JSON object and its path, so that every message says where: "DIR/config.json:
- * rope_parameters.factor = 0.5: not in the allowed range 1…1e+06".  hf_config_open makes the view of the whole document
+ * rope_parameters.factor = 0.5: a number in 1…1e+06 is needed".  hf_config_open makes the view of the whole document
  * and owns it; views of objects inside borrow from it.  Keys are plain names; a null counts as absent everywhere, and in
  * an absent object every key is absent.
  *
@@ -86,8 +86,9 @@ enum status hf_config_dtype(const struct hf_config *config, const char **ret, st
 enum status hf_config_quantization(const struct hf_config *config, struct hf_config *ret, const char **ret_method,
     struct error *error);
 
-/* Rotary position embedding, from any spelling: rope_parameters (transformers 5), else rope_scaling with the top-level
- * rope_theta and partial_rotary_factor.  Other rope types are STATUS_UNSUPPORTED. */
+/* Rotary position embedding, from any spelling: rope_scaling where it says something, else rope_parameters (transformers
+ * 5); what the object lacks comes from the top-level rope_theta and partial_rotary_factor.  Other rope types are
+ * STATUS_UNSUPPORTED. */
 enum hf_rope_type { HF_ROPE_DEFAULT, HF_ROPE_LINEAR, HF_ROPE_DYNAMIC, HF_ROPE_LLAMA3, HF_ROPE_YARN };
 struct hf_rope {
 	enum hf_rope_type type;
