@@ -269,7 +269,8 @@ static bool front_turn(struct front *f, uint64_t limit)
 {
 	bool moved = false;
 
-	for (uint64_t burst = next_random(&f->random) % 40; burst > 0 && f->sent < limit; burst--) {
+	/* At least one attempt: only a full ring may send the front to sleep while it has something to say. */
+	for (uint64_t burst = 1 + next_random(&f->random) % 40; burst > 0 && f->sent < limit; burst--) {
 		if (front_send(f) != STATUS_OK)
 			break;
 		moved = true;
