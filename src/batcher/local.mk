@@ -10,14 +10,14 @@ libbatcher_a_CFLAGS = $(AM_CFLAGS) $(SYSTEMD_CFLAGS)
 BATCHER_LIBS = libbatcher.a $(ENGINE_LIBS) $(CPU_LIBS) $(MODEL_LIBS) $(PLUGIN_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(IPC_LIBS) \
 	$(BASE_LIBS) $(SYSTEMD_LIBS) -lm
 
-# Not built by default until src/model and src/cpu are there to link with.
-EXTRA_PROGRAMS += penstockd
+sbin_PROGRAMS += penstockd
 penstockd_SOURCES = src/batcher/penstockd.c
 penstockd_CPPFLAGS = $(AM_CPPFLAGS) -DPENSTOCK_CONF='"$(sysconfdir)/penstock/penstock.conf"' -DBACKEND_OBJECTS='"$(pkglibdir)"'
 penstockd_LDADD = $(BATCHER_LIBS)
 
 if HAVE_CHECK
-EXTRA_PROGRAMS += tests/unit/test_batcher
+check_PROGRAMS += tests/unit/test_batcher
+TESTS += tests/unit/test_batcher
 tests_unit_test_batcher_SOURCES = tests/unit/test_batcher.c tests/support/daemon.c tests/support/daemon.h \
 	tests/support/lane_client.c tests/support/lane_client.h
 tests_unit_test_batcher_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
