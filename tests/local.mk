@@ -9,6 +9,7 @@ TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
 EXTRA_DIST += tests/behaviour/harness.py tests/behaviour/fcgi_client.py
-behaviour_tests = tests/behaviour/test_nginx_site.py tests/behaviour/test_tool.py
+behaviour_tests = tests/behaviour/test_nginx_site.py tests/behaviour/test_nginx_stack.py tests/behaviour/test_openai.py \
+	tests/behaviour/test_tool.py
 behaviour_tests += tests/behaviour/test_front_fcgi.py
 dist_check_SCRIPTS += $(behaviour_tests)

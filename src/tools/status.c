@@ -95,8 +95,11 @@ struct report {
 	uint64_t    values[METRIC_COUNT];
 };
 
-static const char *state_word(const struct header_shared *header, const struct conf *conf, uint64_t now_ns)
+/* ANSWERS: the control socket does.  A dead process leaves a fresh heartbeat behind, so its pid is looked at too. */
+static const char *state_word(const struct header_shared *header, const struct conf *conf, bool answers, uint64_t now_ns)
 {
+	if (!answers && header->pid > 0 && kill((pid_t)header->pid, 0) < 0 && errno == ESRCH)
+		return "gone";
 	if (header_alive(header, now_ns, (uint64_t)conf->batcher_watchdog_ms * CLOCK_NS_PER_MS)) {
 		switch (atomic_load_explicit(&header->state, memory_order_acquire)) {
 		case HEADER_LOADING:
@@ -109,8 +112,6 @@ static const char *state_word(const struct header_shared *header, const struct c
 			return "stopped";
 		}
 	}
-	if (header->pid > 0 && kill((pid_t)header->pid, 0) < 0 && errno == ESRCH)
-		return "gone";
 	return atomic_load_explicit(&header->state, memory_order_acquire) == HEADER_STOPPED ? "stopped" : "hung";
 }
 
@@ -132,8 +133,8 @@ static void fill_report(const struct conf *conf, const struct header_shared *hea
 	if (ret->values[METRIC_step_time_ns_total])
 		ret->step_tokens_per_s =
 		    (double)ret->values[METRIC_generated_tokens_total] * 1e9 / (double)ret->values[METRIC_step_time_ns_total];
-	ret->state = state_word(header, conf, now);
 	ret->answers = !ask(conf, CONTROL_STATUS, &answer, &why);
+	ret->state = state_word(header, conf, ret->answers, now);
 	snprintf(ret->words, sizeof ret->words, "%.255s", ret->answers ? answer.text : why.message);
 }
 

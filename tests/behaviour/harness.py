@@ -85,7 +85,7 @@ def check(condition, *facts):
 
 def equal(got, wanted, what=""):
     if got != wanted:
-        raise AssertionError(f"{what + ': ' if what else ''}got {got!r}, wanted {wanted!r}")
+        raise AssertionError(f"{f'{what}: ' if what else ''}got {got!r}, wanted {wanted!r}")
 
 
 # ---- runner ---------------------------------------------------------------------------------------------------------
