@@ -241,8 +241,8 @@ START_TEST(round_trip_of_random_bytes)
 		for (size_t i = 0; i < list.count; i++) {
 			size_t      n;
 			const char *bytes = vocab_bytes(model.vocab, (uint32_t)list.ids[i], &n);
-			ck_assert_uint_le(at + n, sizeof back);
-			memcpy(back + at, bytes, n);
+			if (at + n <= sizeof back)
+				memcpy(back + at, bytes, n);
 			at += n;
 		}
 		ck_assert_uint_eq(at, len);
