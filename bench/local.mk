@@ -1,3 +1,5 @@
+EXTRA_DIST += bench/bench_path.py
+
 # Benchmarks: run by hand, never timed tests (BENCHMARKS.md records the figures).
 noinst_PROGRAMS += bench/bench_hop
 bench_bench_hop_SOURCES = bench/bench_hop.c
