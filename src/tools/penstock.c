@@ -19,6 +19,7 @@ static const struct command {
 	{ "status", tool_status, "show whether penstockd lives and what it does" },
 	{ "drain", tool_drain, "let penstockd finish its requests and end" },
 	{ "key", tool_key, "make, list and revoke API keys" },
+	{ "generate", tool_generate, "run a model in this process and print what it writes" },
 	{ "tokenize", tool_tokenize, "text to token ids, JSON lines" },
 	{ "detokenize", tool_detokenize, "token ids to text, JSON lines" },
 	{ "config", tool_config, "check, dump or sample penstock.conf" },

@@ -28,7 +28,7 @@ def test_usage():
     done = tool("--help")
     equal(done.returncode, 0)
     commands = re.findall(r"^  (\w+) ", done.stdout, re.M)
-    check({"status", "drain", "key", "tokenize", "detokenize", "config"} <= set(commands), commands)
+    equal(set(commands), {"status", "drain", "key", "generate", "tokenize", "detokenize", "config"})
     for command in commands:
         done = tool(command, "--help")
         equal(done.returncode, 0, command)
@@ -123,6 +123,36 @@ def test_tokenize():
         fails(1, "detokenize", *model, text=line + "\n", says=says)
     fails(1, "tokenize", "--model", "/nonexistent", says="/nonexistent")
     fails(2, "tokenize", says="--model")
+
+
+def test_generate():
+    model = ("generate", "--model", harness.TINY_MODEL)
+    greedy = tool(*model, "--chat", "hello", "--max-tokens", "20", "--ignore-eos", "--print-ids")
+    equal(greedy.returncode, 0, greedy.stderr)
+    ids = greedy.stdout.strip().split(",")
+    equal(len(ids), 20)
+    check("answer: 20 tokens" in greedy.stderr and "ended by length" in greedy.stderr, greedy.stderr)
+    equal(tool(*model, "--chat", "hello", "--max-tokens", "20", "--ignore-eos", "--print-ids", "--threads", "1").stdout, greedy.stdout,
+          "the number of threads changes nothing")
+    prompt = json.loads(tool("tokenize", "--model", harness.TINY_MODEL,
+                             text='{"messages": [{"role": "user", "content": "hello"}]}\n').stdout)["ids"]
+    going_on = ",".join(map(str, prompt)) + "," + ",".join(ids[:10])
+    equal(tool(*model, "--ids", going_on, "--max-tokens", "10", "--ignore-eos", "--print-ids").stdout.strip().split(","), ids[10:],
+          "a prompt that ends with the first ten tokens goes on with the others")
+    text = tool(*model, "--chat", "hello", "--max-tokens", "20", "--ignore-eos", "--quiet")
+    equal(text.stderr, "")
+    equal(text.stdout[:-1], json.loads(tool("detokenize", "--model", harness.TINY_MODEL, text=f"[{','.join(ids)}]\n").stdout)["text"])
+    draws = {seed: tool(*model, "--prompt", "the water", "--temperature", "1", "--seed", seed, "--print-ids").stdout for seed in "12"}
+    check(draws["1"] != draws["2"], draws)
+    equal(tool(*model, "--prompt", "the water", "--temperature", "1", "--seed", "1", "--print-ids").stdout, draws["1"])
+    fails(1, *model, "--prompt", "water " * 3000, says="may have 2048")
+    fails(1, *model, "--prompt", "")
+    fails(1, *model, "--ids", "1,2,x", says='at "x"')
+    fails(1, *model, "--ids", "639999", says="639999")
+    fails(1, "generate", "--model", os.devnull, "--prompt", "x", says=os.devnull)
+    for wrong in (["--max-tokens", "0"], ["--temperature", "hot"], ["--top-p", "2"], ["--prompt", "x"], ["--threads", "-1"]):
+        fails(2, *model, "--chat", "x", *wrong)
+    fails(2, *model)
 
 
 if __name__ == "__main__":
