@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "batcher/service.h"
 #include "ipc/control.h"
+#include "ipc/object.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -91,14 +92,27 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-void batcher_close(struct batcher *b)
+static void unlink_socket(const struct batcher *b)
 {
 	char path[2 * CONF_TEXT_MAX];
 
-	if (b->listen_fd >= 0) {
-		conf_control_socket(&b->conf, path, sizeof path);
-		unlink(path);
-	}
+	if (b->listen_fd < 0)
+		return;
+	conf_control_socket(&b->conf, path, sizeof path);
+	unlink(path);
+}
+
+void batcher_unlink(struct batcher *b)
+{
+	unlink_socket(b);
+	object_unlink(b->doorbell.name);
+	object_unlink(b->metrics.name);
+	object_unlink(b->header.name);
+}
+
+void batcher_close(struct batcher *b)
+{
+	unlink_socket(b);
 	close_fd(&b->listen_fd);
 	close_fd(&b->control_fd);
 	queue_free(&b->queue);

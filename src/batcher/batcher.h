@@ -61,6 +61,8 @@ struct batcher {
  * batcher_close undoes the rest. */
 enum status batcher_open(struct batcher *batcher, const struct conf *conf, struct error *error);
 void        batcher_close(struct batcher *batcher);
+/* Takes away the names and leaves the memory: for an end while other threads still run. */
+void        batcher_unlink(struct batcher *batcher);
 
 /* Any thread: the control thread should look round. */
 void batcher_wake_control(struct batcher *batcher);

@@ -35,9 +35,7 @@ static int finish(struct batcher *batcher, struct intake *intake, struct stepper
 	if (end == SERVER_STUCK || end == SERVER_ABANDONED) { /* names are taken away, the rest goes with the process */
 		if (end == SERVER_STUCK)
 			log_error("a step does not end: leaving without it");
-		header_close(&batcher->header);
-		metrics_close(&batcher->metrics);
-		doorbell_close(&batcher->doorbell);
+		batcher_unlink(batcher);
 		_exit(end == SERVER_STUCK ? EXIT_FAILURE : EXIT_SUCCESS);
 	}
 	stepper_join(stepper);
