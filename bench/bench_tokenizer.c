@@ -2,7 +2,8 @@
  *
  *     bench/bench_tokenizer MODEL.gguf TEXTFILE
  *
- * Encodes the text again and again for about a second of CPU time, then 10 MB each of inputs made to be slow; decodes the text's ids.
+ * Encodes the text again and again for about a second of CPU time, then 10 MB each of inputs made to be slow; decodes the
+ * text's ids.
  */
 #include "file/gguf.h"
 #include "text/detokenizer.h"
