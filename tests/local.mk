@@ -8,8 +8,9 @@ dist_check_SCRIPTS += tests/scripts/check_includes.sh tests/scripts/check_style.
 TESTS += $(dist_check_SCRIPTS)
 
 # Behaviour tests start the real processes; what they share is in harness.py.
-EXTRA_DIST += tests/behaviour/harness.py tests/behaviour/fcgi_client.py
+EXTRA_DIST += tests/behaviour/harness.py tests/behaviour/fcgi_client.py tests/behaviour/front_common.py
 behaviour_tests = tests/behaviour/test_nginx_site.py tests/behaviour/test_nginx_stack.py tests/behaviour/test_openai.py \
 	tests/behaviour/test_tool.py
-behaviour_tests += tests/behaviour/test_front_fcgi.py
+behaviour_tests += tests/behaviour/test_front_fcgi.py tests/behaviour/test_front_streams.py \
+	tests/behaviour/test_front_faults.py tests/behaviour/test_front_master.py
 dist_check_SCRIPTS += $(behaviour_tests)

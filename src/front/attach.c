@@ -45,6 +45,7 @@ void attach_close(struct attach *attach) { close_all(attach); }
 static void retreat(struct attach *attach, uint64_t now_ns)
 {
 	close_all(attach);
+	attach->tried = true;
 	attach->next_ns = now_ns + attach->backoff_ns;
 	attach->backoff_ns *= 2;
 	if (attach->backoff_ns > BACKOFF_MAX_NS)
@@ -137,6 +138,7 @@ static enum status move_in(struct attach *attach, const struct control_message *
 	attach->epoch = welcome->epoch;
 	attach->wake_fd = fds[1];
 	attach->state = ATTACH_UP;
+	attach->tried = true;
 	attach->backoff_ns = BACKOFF_FIRST_NS;
 	attach->next_ns = now_ns + HEARTBEAT_NS;
 	attach->logged = STATUS_OK;

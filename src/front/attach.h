@@ -37,6 +37,7 @@ struct attach {
 	uint64_t           next_ns;     /* AWAY: next try; HELLO: give up; UP: next look at the heartbeat */
 	uint64_t           backoff_ns;
 	int                control_fd, wake_fd;
+	bool               tried;       /* the first try has come to an end, one way or the other */
 	enum status        logged;      /* last reason that was logged: a reason is logged once */
 	/* Valid while UP. */
 	struct lane        lane;

@@ -26,6 +26,7 @@ enum tag { TAG_REQUEST = 1, TAG_LISTEN, TAG_SIGNAL, TAG_MASTER, TAG_CONTROL, TAG
 
 enum { EVENTS_AT_ONCE = 64 };
 
+#define SETTLE_NS       (200 * CLOCK_NS_PER_MS) /* for the first try to attach */
 #define ACCEPT_PAUSE_NS (100 * CLOCK_NS_PER_MS) /* when descriptors or memory have run out */
 #define LAST_WORDS_NS   (1 * CLOCK_NS_PER_S)    /* after the drain time-out: for error events to be written */
 
@@ -40,6 +41,10 @@ static bool watch(const struct child *child, int fd, uint32_t events, enum tag t
 static void update_listening(struct child *child, uint64_t now_ns)
 {
 	bool want = !child->draining && child->requests_open < child->request_count && now_ns >= child->listen_after_ns;
+
+	/* A child that replaces a dead one while penstockd is up takes a millisecond to attach: no 503 for that. */
+	if (!child->attach.tried && now_ns < child->started_ns + SETTLE_NS)
+		want = false;
 
 	if (want == child->listening)
 		return;
@@ -213,6 +218,8 @@ static int sleep_ms(const struct child *child, uint64_t now_ns)
 		next = now_ns < child->drain_deadline_ns ? child->drain_deadline_ns : child->drain_deadline_ns + LAST_WORDS_NS;
 	if (!child->draining && !child->listening && child->listen_after_ns > now_ns && child->listen_after_ns < next)
 		next = child->listen_after_ns;
+	if (!child->attach.tried && now_ns < child->started_ns + SETTLE_NS && child->started_ns + SETTLE_NS < next)
+		next = child->started_ns + SETTLE_NS;
 	return next <= now_ns ? 0 : (int)((next - now_ns + CLOCK_NS_PER_MS - 1) / CLOCK_NS_PER_MS);
 }
 
@@ -319,6 +326,7 @@ static enum status set_up(struct child *child, const struct child_options *optio
 		status = fcgi_init(error);
 	if (status)
 		return status;
+	child->started_ns = clock_now_ns();
 	attach_init(&child->attach, child->conf, vocab_fingerprint(child->api.vocab), child->epoll, TAG_CONTROL, TAG_WAKE);
 	if (!watch(child, child->signal_fd, EPOLLIN, TAG_SIGNAL) || !watch(child, options->master_fd, EPOLLIN, TAG_MASTER) ||
 	    !watch(child, child->helper.event_fd, EPOLLIN, TAG_HELPER))

@@ -117,7 +117,7 @@ struct child {
 	bool                 ring_full;   /* a record found no room in this turn */
 	bool                 more; /* records that could go at once are left: do not sleep */
 	bool                 trim; /* a large body has passed: give its memory back */
-	uint64_t             listen_after_ns, drain_deadline_ns;
+	uint64_t             started_ns, listen_after_ns, drain_deadline_ns;
 	unsigned char        scratch[RECORDS_HEAD_MAX]; /* holds nothing between calls */
 };
 

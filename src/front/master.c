@@ -46,7 +46,8 @@ struct master {
 	uint32_t              count, running;
 	int                   signal_fd, mismatch_fd, life[2]; /* life: the children's end reads end-of-file when we die */
 	bool                  draining;
-	uint64_t              started_ns, kill_ns, watchdog_ns, next_watchdog_ns;
+	uint64_t              tried_ns; /* of the start, or of the last try to execute anew */
+	uint64_t              kill_ns, watchdog_ns, next_watchdog_ns;
 };
 
 static void notify(const char *state)
@@ -165,12 +166,35 @@ static void reopen_logs(struct master *master)
 	signal_children(master, SIGUSR1);
 }
 
+/* Would the program at PATH start with these arguments?  Tried in a process of its own: load the model and the keys that
+ * are there now, then let the program itself check its configuration. */
+static bool would_start(const struct master *master, const char *path, char **argv, int argc)
+{
+	int   status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		struct load  load;
+		struct error error;
+		if (load_open(master->options.conf, &load, &error)) {
+			log_error("%s", error.message);
+			_exit(EXIT_FAILURE);
+		}
+		argv[argc] = (char[]){ "--check-config" };
+		argv[argc + 1] = NULL;
+		execv(path, argv);
+		_exit(EXIT_FAILURE);
+	}
+	return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
 /* Executes this program anew.  The socket goes along; the children's end of `life` reads end-of-file, so they drain. */
 static void execute_anew(struct master *master)
 {
-	char   path[4096], number[16], *plain[256];
-	int    n = 0;
+	enum { ARGUMENTS_MAX = 256 };
+	char   path[4096], number[16], *plain[ARGUMENTS_MAX];
 	char **argv = master->options.argv;
+	int    n = 0;
 
 	ssize_t len = readlink("/proc/self/exe", path, sizeof path - 1);
 	if (len < 0) {
@@ -181,16 +205,20 @@ static void execute_anew(struct master *master)
 	char *deleted = strstr(path, " (deleted)"); /* replaced by a new version under the same name */
 	if (deleted)
 		*deleted = '\0';
-	snprintf(number, sizeof number, "%d", master->options.listen_fd);
-	for (; *argv && n < 250; argv++) {
+	for (; *argv && n < ARGUMENTS_MAX - 3; argv++) {
 		if (!strcmp(*argv, "--listen-fd") && argv[1])
 			argv++;
 		else
 			plain[n++] = *argv;
 	}
-	plain[n++] = (char[]){ "--listen-fd" };
-	plain[n++] = number;
-	plain[n] = NULL;
+	if (!would_start(master, path, plain, n)) {
+		log_error("%s cannot be executed anew: it does not start with what is configured now", path);
+		return;
+	}
+	snprintf(number, sizeof number, "%d", master->options.listen_fd);
+	plain[n] = (char[]){ "--listen-fd" };
+	plain[n + 1] = number;
+	plain[n + 2] = NULL;
 	log_info("executing %s anew", path);
 	fcntl(master->options.listen_fd, F_SETFD, 0);
 	execv(path, plain);
@@ -231,9 +259,11 @@ static void on_mismatch(struct master *master, uint64_t now_ns)
 	eventfd_t count;
 
 	(void)!eventfd_read(master->mismatch_fd, &count);
-	uint64_t age = now_ns - master->started_ns;
-	if (!master->draining && (age >= REEXECUTE_NS || (age >= CLOCK_NS_PER_S && load_is_stale(master->options.load))))
-		execute_anew(master);
+	uint64_t age = now_ns - master->tried_ns;
+	if (master->draining || age < CLOCK_NS_PER_S || (age < REEXECUTE_NS && !load_is_stale(master->options.load)))
+		return;
+	master->tried_ns = now_ns;
+	execute_anew(master);
 }
 
 /* ---- loop ----------------------------------------------------------------------------------------------------------- */
@@ -307,12 +337,12 @@ static enum status set_up(struct master *master, struct error *error)
 
 enum status master_run(const struct master_options *options, struct error *error)
 {
-	struct master master = { .options = *options, .count = (uint32_t)conf_children(options->conf), .started_ns = clock_now_ns(),
+	struct master master = { .options = *options, .count = (uint32_t)conf_children(options->conf), .tried_ns = clock_now_ns(),
 		.signal_fd = -1, .mismatch_fd = -1, .life = { -1, -1 } };
 	enum status   status = set_up(&master, error);
 
 	if (!status) {
-		start_due(&master, master.started_ns);
+		start_due(&master, clock_now_ns());
 		log_info("%u children serve %s, %lld requests each", master.running, options->load->api.model_name,
 		    (long long)options->conf->front_streams_per_front);
 		notify("READY=1");

@@ -66,7 +66,8 @@ static void log_access(const struct request *request, uint64_t now_ns)
 	int status = api_call_http_status(request->call);
 
 	count(request, status < 400 ? COUNTER_RESPONSES_2XX : status < 500 ? COUNTER_RESPONSES_4XX : COUNTER_RESPONSES_5XX, 1);
-	log_info("request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out",
+	enum log_level level = api_call_wants_body(request->call) || status >= 400 ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG;
+	log_write(level, 0, "request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out",
 	    api_call_request_id(request->call), (unsigned long long)api_call_key(request->call),
 	    route_names[api_call_route(request->call)], status, request->outcome,
 	    (double)(now_ns - request->accepted_ns) / 1e6,
