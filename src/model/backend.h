@@ -28,25 +28,80 @@
 extern "C" {
 #endif
 
-enum { BACKEND_VERSION = 1, BACKEND_KV_GROUPS_MAX = 4, BACKEND_DECODE_QUERIES_MAX = 8 };
+enum { BACKEND_VERSION = 2, BACKEND_KV_GROUPS_MAX = 4, BACKEND_DECODE_QUERIES_MAX = 8 };
 
 struct backend;        /* instance on one device (each backend's struct starts with a struct backend_ops pointer) */
 struct backend_weight; /* a weight in the backend's own layout, made once at load */
 
-/* Stored formats of weights.  Values are internal. */
+/* Stored formats of weights.  Values are internal.  WEIGHT_F8_E4M3, WEIGHT_I8 and WEIGHT_I4 are those of quantised
+ * checkpoints: their scales are tensors of their own (struct weight_scales).  The others say everything themselves. */
 enum weight_format {
-	WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_Q4_1, WEIGHT_Q6_K, WEIGHT_FORMAT_COUNT
+	WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_Q4_1, WEIGHT_Q6_K,
+	WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q2_K, WEIGHT_Q3_K, WEIGHT_IQ4_NL, WEIGHT_IQ4_XS,
+	WEIGHT_F8_E4M3, WEIGHT_I8, WEIGHT_I4, WEIGHT_FORMAT_COUNT
 };
 
-/* A weight as the file stores it: [rows, columns], columns contiguous (for a linear layer: rows = outputs N, columns =
- * inputs K).  rows = 1 is a vector (norm weight, bias): the backend keeps it in float32.  `data` is read by weight_load
- * only. */
+/* Scales [row_blocks][column_blocks] (transposed: [column_blocks][row_blocks]) of a stored matrix [N, K]: the value at
+ * (n, k) is multiplied by the scale at (n / block_rows, k / block_columns), whatever the tensor's name.  A block size of
+ * 0 is one block over everything.  Per tensor 0 × 0, per output channel 1 × 0, groups of g inputs 1 × g. */
+struct weight_scales {
+	const void        *data; /* NULL: every scale is 1 */
+	size_t             bytes;
+	enum weight_format type; /* WEIGHT_F32, WEIGHT_F16 or WEIGHT_BF16 */
+	uint64_t           block_rows, block_columns, row_blocks, column_blocks;
+	int                transposed;
+};
+
+/* Where the values of WEIGHT_I4, [N, K], lie: eight to a 32-bit word, nibble i in bits 4i…4i + 3. */
+enum weight_packing {
+	WEIGHT_PACKED_COLUMNS, /* words [N][ceil(K / 8)]: nibble i of word j is column 8j + i (compressed-tensors) */
+	WEIGHT_PACKED_GPTQ,    /* words [ceil(K / 8)][N]: the same, transposed */
+	WEIGHT_PACKED_AWQ      /* words [K][N / 8]: nibble i of word j is row 8j + (0, 2, 4, 6, 1, 3, 5, 7)[i] */
+};
+
+/* Zero points of WEIGHT_I4, for N rows and G = scales.column_blocks groups. */
+enum weight_zero_packing {
+	WEIGHT_ZEROS_NONE, /* 8 everywhere */
+	WEIGHT_ZEROS_ROWS, /* words [ceil(N / 8)][G]: nibble i of word j is row 8j + i (compressed-tensors) */
+	WEIGHT_ZEROS_GPTQ, /* words [G][ceil(N / 8)]: the same, transposed */
+	WEIGHT_ZEROS_AWQ,  /* words [G][N / 8], rows in the order of WEIGHT_PACKED_AWQ */
+	WEIGHT_ZEROS_I8    /* int8 [N][G], counted from 8 */
+};
+struct weight_zeros {
+	const void              *data;
+	size_t                   bytes;
+	enum weight_zero_packing packing;
+	unsigned                 add; /* zero point = (stored + add) mod 16; 1 for GPTQ files of version 1 */
+};
+
+/* What a checkpoint does to the inputs x of a linear layer before the product: s = amax(|x|) / largest, x = round to
+ * nearest even (x / s) · s.  Token: one s for the row; group: one for every 128 columns. */
+enum weight_input {
+	WEIGHT_INPUT_FLOAT,    /* nothing */
+	WEIGHT_INPUT_F8_TOKEN, /* to e4m3, largest 448 */
+	WEIGHT_INPUT_F8_GROUP,
+	WEIGHT_INPUT_I8_TOKEN  /* to −128…127, largest 127 */
+};
+
+/* A weight as the file stores it: [rows, columns], columns contiguous unless `packing` says otherwise (for a linear
+ * layer: rows = outputs N, columns = inputs K).  rows = 1 is a vector (norm weight, bias): the backend keeps it in
+ * float32.  All pointers are read by weight_load only, and may be unaligned.  Value of WEIGHT_I4: (q − zero) · scale. */
 struct weight_desc {
 	const char        *name;
 	enum weight_format format;
 	uint64_t           rows, columns;
 	const void        *data;
 	size_t             bytes;
+	/* A window into a larger matrix (a rank's shard, a slice of a fused tensor): ROWS × COLUMNS values from (first_row,
+	 * first_column) of the stored [stored_rows, stored_columns].  Then data, scales, zeros and group_index are those of
+	 * the stored matrix.  Stored sizes of 0: there is no more than the window. */
+	uint64_t stored_rows, stored_columns, first_row, first_column;
+	struct weight_scales scales;
+	enum weight_packing  packing;
+	struct weight_zeros  zeros;
+	const void          *group_index; /* int32 [K]: column k has the scales and zeros of this group; NULL: k / block */
+	enum weight_input    input;
+	float                input_scale; /* the fixed s of all rows; 0: from each row */
 };
 
 /* A device buffer for activations, allocated at start from the memory plan. */
