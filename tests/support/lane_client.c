@@ -124,7 +124,9 @@ bool lane_client_wait_count(struct lane_client *c, uint32_t slot, uint32_t count
 
 	while (c->slots[slot].count < count && !c->slots[slot].ends) {
 		bool gone = c->gone;
-		if ((!lane_client_pump(c, 100) && gone) || daemon_now_ms() > until)
+		if (lane_client_pump(c, 100))
+			until = daemon_now_ms() + DAEMON_DEADLINE_MS;
+		else if (gone || daemon_now_ms() > until)
 			return false;
 	}
 	return true;

@@ -57,7 +57,7 @@ void lane_client_stop(struct lane_client *client, uint32_t slot, uint32_t keep);
 
 /* Reads what is there; then waits for more up to TIMEOUT_MS if nothing was.  True when anything came. */
 bool lane_client_pump(struct lane_client *client, int timeout_ms);
-/* Pumps until SLOT has COUNT ids or an end; false when the deadline passes or the connection ends before. */
+/* Pumps until SLOT has COUNT ids or an end; false when nothing comes for the deadline or the connection ends before. */
 bool lane_client_wait_count(struct lane_client *client, uint32_t slot, uint32_t count);
 bool lane_client_wait_end(struct lane_client *client, uint32_t slot);
 

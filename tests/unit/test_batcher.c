@@ -14,11 +14,14 @@
 #include <check.h>
 #include <math.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -880,6 +883,63 @@ START_TEST(status_and_drain_by_socket)
 }
 END_TEST
 
+/* Another user may look, but not end the service.  Needs root, to become somebody else. */
+START_TEST(drain_is_for_the_owner)
+{
+	char  path[128];
+	int   status;
+	pid_t pid;
+
+	if (geteuid() != 0)
+		return;
+	begin(NULL);
+	snprintf(path, sizeof path, "%s/control.sock", d.dir);
+	ck_assert_int_eq(chmod(path, 0666), 0);
+	ck_assert_int_eq(chmod(d.dir, 0755), 0);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		struct control_message answer;
+		struct error           error;
+
+		if (setgid(65534) || setuid(65534) || control_ask(path, CONTROL_STATUS, 5000, &answer, &error))
+			_exit(1);
+		_exit(control_ask(path, CONTROL_DRAIN, 5000, &answer, &error) == STATUS_FORBIDDEN ? 0 : 2);
+	}
+	waitpid(pid, &status, 0);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(atomic_load(&d.header.shared->state), HEADER_READY);
+	check_idle();
+}
+END_TEST
+
+/* No room in /dev/shm: one line that says so, and no start.  Needs root, for a mount of its own. */
+START_TEST(full_shared_memory)
+{
+	char  log[4096];
+	int   status;
+	pid_t pid;
+
+	daemon_make(&d, script, NULL);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		    mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=8k"))
+			_exit(77);
+		daemon_spawn(&d);
+		status = daemon_end(&d, 0);
+		_exit(WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 0 : 1);
+	}
+	waitpid(pid, &status, 0);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		return;
+	ck_assert_int_eq(status, 0);
+	daemon_log(&d, log, sizeof log);
+	ck_assert_ptr_nonnull(strstr(log, "/dev/shm full"));
+}
+END_TEST
+
 START_TEST(log_is_opened_again)
 {
 	char old[128], now[128], log[4096];
@@ -934,6 +994,8 @@ int main(void)
 	tcase_add_test(tcase, hanging_step_shows);
 	tcase_add_test(tcase, other_vocabulary_is_refused);
 	tcase_add_test(tcase, status_and_drain_by_socket);
+	tcase_add_test(tcase, drain_is_for_the_owner);
+	tcase_add_test(tcase, full_shared_memory);
 	tcase_add_test(tcase, log_is_opened_again);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);
