@@ -521,6 +521,7 @@ static uint32_t take_id(struct engine *engine, uint32_t handle, int32_t id)
 		end_request(engine, handle, WIRE_FINISH_STOP, STATUS_OK, sequence->generated);
 		return 0;
 	}
+	count(engine, METRIC_generated_tokens_total, 1);
 	sequence->tokens[sequence->prompt_tokens + sequence->generated] = id;
 	sched_confirm(engine->sched, handle, 1);
 	engine->sink.token(engine->sink.context, sequence->tag, sequence->generated++, id);
@@ -529,25 +530,24 @@ static uint32_t take_id(struct engine *engine, uint32_t handle, int32_t id)
 	return 1;
 }
 
+/* Counters first: whoever hears of an end finds them right. */
 static uint32_t publish(struct engine *engine, const struct sched_plan *plan)
 {
-	uint32_t sampled = 0, tokens = 0, prompt_rows = 0;
+	uint32_t sampled = 0, tokens = 0;
 
 	for (uint32_t i = 0; i < plan->count; i++) {
 		const struct sched_item *item = &plan->items[i];
-		const struct sequence   *sequence = &engine->sequences[item->handle];
+		uint32_t                 prompt_tokens = engine->sequences[item->handle].prompt_tokens;
 
-		if (item->start < sequence->prompt_tokens) {
-			uint32_t rest = sequence->prompt_tokens - item->start;
-			prompt_rows += rest < item->rows ? rest : item->rows;
+		if (item->start < prompt_tokens) {
+			uint32_t rest = prompt_tokens - item->start;
+			count(engine, METRIC_prompt_tokens_total, rest < item->rows ? rest : item->rows);
 		}
 		if (item->sampled)
 			tokens += take_id(engine, item->handle, engine->ids[sampled++]);
 		else
 			sched_confirm(engine->sched, item->handle, 0);
 	}
-	count(engine, METRIC_prompt_tokens_total, prompt_rows);
-	count(engine, METRIC_generated_tokens_total, tokens);
 	return tokens;
 }
 

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 /* Seeds choose scripts by their order. */
-enum { SHORT, FOREVER, SLOW, NOT_FINITE, FAULT, LONG, HANG, STUCK };
+enum { SHORT, FOREVER, SLOW, NOT_FINITE, FAULT, LONG, HANG, STUCK, METRONOME };
 
 static const char script[] =
     "prefill 3000\n"
@@ -38,7 +38,8 @@ static const char script[] =
     "script fault\npace 500\nids 50 51 fault\n"
     "script long\npace 0\nids 60 61 62 63 64 65 66 67 68 69\nrepeat 200\n"
     "script hang\npace 500\nids 70 71\ndelay 4000000\nids 72\n"
-    "script stuck\npace 500\nids 80\ndelay 600000000\nids 81\n";
+    "script stuck\npace 500\nids 80\ndelay 600000000\nids 81\n"
+    "script metronome\npace 0\nids 90\ndelay 1500000\nids 91\ndelay 1500000\nids 92\ndelay 1500000\nids 93\n";
 
 static struct daemon      d;
 static struct lane_client a, b;
@@ -196,38 +197,30 @@ END_TEST
 
 /* ---- cancel and stop ------------------------------------------------------------------------------------------------ */
 
+/* The steps are 1.5 s long here, so it is known which one is running: the one that carries the first chunk of a prompt of
+ * 119 chunks beside a decode, while a third request waits.  All three are cancelled during it; no further step runs. */
 START_TEST(cancel_in_every_phase)
 {
 	static const char *const sets[] = { "batcher.max_running=2", NULL };
-	uint64_t                 before;
 
 	begin(sets);
 	attach(&a);
-	lane_client_start(&a, 0, 4, 0, SLOW);
+	lane_client_start(&a, 0, 4, 0, METRONOME);
+	ck_assert(lane_client_wait_count(&a, 0, 1));
+	lane_client_start(&a, 1, 1900, 100, FOREVER);
+	lane_client_start(&a, 2, 4, 10, FOREVER);
 	ck_assert(lane_client_wait_count(&a, 0, 2));
-	lane_client_start(&a, 1, 1900, 100, FOREVER); /* 127 steps of prefill */
-	before = daemon_metric(&d, METRIC_steps_total);
-	while (daemon_metric(&d, METRIC_steps_total) < before + 3)
-		lane_client_pump(&a, 10);
-	lane_client_start(&a, 2, 4, 10, FOREVER); /* has to wait */
-	ck_assert(daemon_wait_metric(&d, METRIC_sequences_waiting, 1));
-
-	before = daemon_metric(&d, METRIC_steps_total);
 	lane_client_cancel(&a, 2); /* queued */
-	ck_assert(lane_client_wait_end(&a, 2));
-	check_end(&a, 2, WIRE_FINISH_CANCELLED, STATUS_OK);
-	ck_assert_uint_eq(a.slots[2].count, 0);
 	lane_client_cancel(&a, 1); /* prefill */
-	ck_assert(lane_client_wait_end(&a, 1));
-	check_end(&a, 1, WIRE_FINISH_CANCELLED, STATUS_OK);
-	ck_assert_uint_eq(a.slots[1].count, 0);
 	lane_client_cancel(&a, 0); /* decode */
-	ck_assert(lane_client_wait_end(&a, 0));
-	check_end(&a, 0, WIRE_FINISH_CANCELLED, STATUS_OK);
-	ck_assert_uint_eq(a.slots[0].end.completion_tokens, a.slots[0].count);
-	/* Each cancel may have come while a step ran; no further one may carry it. */
-	ck_assert_uint_le(daemon_metric(&d, METRIC_steps_total) - before, 6);
-	ck_assert_uint_lt(daemon_metric(&d, METRIC_prompt_tokens_total), 1900);
+	for (uint32_t s = 0; s < 3; s++) {
+		ck_assert(lane_client_wait_end(&a, s));
+		check_end(&a, s, WIRE_FINISH_CANCELLED, STATUS_OK);
+		ck_assert_uint_eq(a.slots[s].count, s == 0 ? 3 : 0);
+		ck_assert_uint_eq(a.slots[s].end.completion_tokens, a.slots[s].count);
+	}
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_steps_total), 3);
+	ck_assert_uint_eq(daemon_metric(&d, METRIC_prompt_tokens_total), 4 + 15);
 	ck_assert_uint_eq(daemon_metric(&d, METRIC_requests_cancelled_total), 3);
 	check_idle();
 }
@@ -383,7 +376,7 @@ static pid_t spawn_child(uint32_t streams)
 		if (lane_client_attach(&c, &d, 0, 0, &error))
 			_exit(1);
 		for (uint32_t s = 0; s < streams; s++)
-			lane_client_start(&c, s, 20, 0, FOREVER);
+			lane_client_start(&c, s, 20, 0, SLOW);
 		if (!lane_client_wait_count(&c, 0, 1) || write(said[1], "x", 1) != 1)
 			_exit(2);
 		for (;;)
@@ -593,37 +586,55 @@ END_TEST
 
 /* ---- slow readers ----------------------------------------------------------------------------------------------------- */
 
-START_TEST(slow_client_pauses_and_ends)
+/* In these tests the window is 32 KB, that is some 900 events: a stream of 800 never pauses, however late its reader is. */
+static void start_slow(struct lane_client *c, uint32_t slot)
 {
-	static const char *const sets[] = { "batcher.slow_client_timeout_ms=300", "front.stream_window=4096",
-		"batcher.kv_tokens=16384", NULL };
-	uint32_t                 paused_at;
+	uint32_t        value;
+	enum lane_reply reply = lane_client_reserve(c, slot, 16, 1900, &value);
+
+	ck_assert(reply == LANE_REPLY_ACCEPT || reply == LANE_REPLY_WAIT);
+	c->slots[slot].slow = true; /* its events are drained, its client reads nothing */
+	lane_client_submit(c, slot, 4, 1900, LONG);
+}
+
+static void check_slow(const struct lane_client *c, uint32_t slot)
+{
+	check_end(c, slot, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT);
+	ck_assert_uint_le(c->slots[slot].bytes, 32768);
+	ck_assert_uint_ge(c->slots[slot].count, 900);
+	check_long(c, slot, c->slots[slot].count);
+}
+
+START_TEST(slow_client_is_ended)
+{
+	static const char *const sets[] = { "batcher.slow_client_timeout_ms=300", "batcher.kv_tokens=16384", NULL };
 
 	begin(sets);
 	attach(&a);
-	lane_client_start(&a, 0, 4, 1000, LONG);
-	lane_client_start(&a, 1, 4, 1000, LONG);
-	a.slots[1].slow = true; /* its events are drained, its client reads nothing */
+	start_slow(&a, 1);
+	lane_client_start(&a, 0, 4, 800, LONG);
 	ck_assert(lane_client_wait_end(&a, 0));
-	check_long(&a, 0, 1000); /* the neighbour on the same lane lost nothing */
+	check_long(&a, 0, 800); /* the neighbour on the same lane lost nothing */
 	ck_assert(lane_client_wait_end(&a, 1));
-	check_end(&a, 1, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT);
-	paused_at = a.slots[1].count;
-	ck_assert_uint_le(a.slots[1].bytes, 4096);
-	check_long(&a, 1, paused_at);
-	ck_assert_uint_ge(paused_at, 90);
+	check_slow(&a, 1);
 	ck_assert_uint_eq(daemon_metric(&d, METRIC_slow_clients_total), 1);
 	check_idle();
+}
+END_TEST
 
-	/* One that reads again in time goes on where it was. */
-	lane_client_start(&a, 2, 4, 1000, LONG);
-	a.slots[2].slow = true;
-	while (daemon_metric(&d, METRIC_sequences_paused) == 0)
-		ck_assert(!a.slots[2].ends), lane_client_pump(&a, 10);
+START_TEST(slow_client_that_reads_again_goes_on)
+{
+	begin(NULL);
+	attach(&a);
+	start_slow(&a, 2);
+	while (daemon_metric(&d, METRIC_sequences_paused) == 0) {
+		ck_assert(!a.slots[2].ends);
+		lane_client_pump(&a, 10);
+	}
 	a.slots[2].slow = false;
 	lane_front_consumed(&a.lane, 2, a.slots[2].bytes);
 	ck_assert(lane_client_wait_end(&a, 2));
-	check_long(&a, 2, 1000);
+	check_long(&a, 2, 1900);
 	check_idle();
 }
 END_TEST
@@ -632,23 +643,21 @@ END_TEST
  * finds every event it is owed. */
 START_TEST(stopped_child)
 {
-	static const char *const sets[] = { "batcher.slow_client_timeout_ms=200", "front.stream_window=4096",
-		"batcher.kv_tokens=16384", NULL };
+	static const char *const sets[] = { "batcher.slow_client_timeout_ms=300", "batcher.kv_tokens=16384", NULL };
 
 	begin(sets);
 	attach(&a);
 	attach(&b);
 	for (uint32_t s = 0; s < 3; s++)
-		lane_client_start(&b, s, 4, 1000, LONG); /* and then b is not pumped */
-	lane_client_start(&a, 0, 4, 1900, LONG);
+		start_slow(&b, s); /* and then b is not pumped */
+	lane_client_start(&a, 0, 4, 800, LONG);
 	ck_assert(lane_client_wait_end(&a, 0));
-	check_long(&a, 0, 1900);
+	check_long(&a, 0, 800);
 	ck_assert(daemon_wait_metric(&d, METRIC_slow_clients_total, 3));
 	check_idle();
 	for (uint32_t s = 0; s < 3; s++) {
 		ck_assert(lane_client_wait_end(&b, s));
-		check_end(&b, s, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT);
-		check_long(&b, s, b.slots[s].count);
+		check_slow(&b, s);
 	}
 }
 END_TEST
@@ -982,7 +991,8 @@ int main(void)
 	tcase_add_test(tcase, killed_child_frees_everything);
 	tcase_add_test(tcase, random_disconnects);
 	tcase_add_test(tcase, hostile_lanes_hurt_nobody_else);
-	tcase_add_test(tcase, slow_client_pauses_and_ends);
+	tcase_add_test(tcase, slow_client_is_ended);
+	tcase_add_test(tcase, slow_client_that_reads_again_goes_on);
 	tcase_add_test(tcase, stopped_child);
 	tcase_add_test(tcase, drain_finishes_what_runs);
 	tcase_add_test(tcase, drain_has_an_end);
