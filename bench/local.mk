@@ -19,3 +19,8 @@ bench_bench_batcher_SOURCES = bench/bench_batcher.c tests/support/daemon.c tests
 	tests/support/lane_client.c tests/support/lane_client.h
 bench_bench_batcher_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 bench_bench_batcher_LDADD = $(IPC_LIBS) $(BASE_LIBS)
+
+noinst_PROGRAMS += bench/bench_decode
+bench_bench_decode_SOURCES = bench/bench_decode.c $(RUNNER)
+bench_bench_decode_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+bench_bench_decode_LDADD = $(RUNNER_LIBS)

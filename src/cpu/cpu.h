@@ -164,6 +164,7 @@ size_t cpu_attention_thread_floats(uint32_t head_dim);
 size_t cpu_attention_partial_floats(void);
 
 /* sampler.c */
+void        cpu_philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4]);
 enum status cpu_sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit);
 
 #endif

@@ -190,7 +190,10 @@ static void silu(const float *gate, const float *up, uint32_t width, float *y)
 	}
 }
 
-/* One register of eight tokens per (vector, head); dimensions ascending. */
+/* One register of eight tokens per (vector, head); dimensions ascending.  Keys and values come from memory once per step:
+ * rows some steps ahead are asked for. */
+enum { ROWS_AHEAD = 8 };
+
 AVX2_INLINE void scores_body(const float *const *q, const float *keys, uint32_t key_stride, uint32_t head_dim,
     float *const *ret, uint32_t at, const unsigned vectors, const unsigned heads)
 {
@@ -198,18 +201,22 @@ AVX2_INLINE void scores_body(const float *const *q, const float *keys, uint32_t 
 
 	avx2_zero(sum, vectors * heads);
 	for (uint32_t d = 0; d < head_dim; d++) {
-		__m256 key[AVX2_VECTORS];
+		const float *row = keys + (size_t)d * key_stride + at;
+		__m256       qd[ATTENTION_HEADS];
 
 		AVX2_UNROLL
-		for (unsigned v = 0; v < vectors; v++)
-			key[v] = _mm256_loadu_ps(keys + (size_t)d * key_stride + at + 8 * v);
+		for (unsigned v = 0; v < vectors; v += 2)
+			_mm_prefetch((const char *)(row + (size_t)ROWS_AHEAD * key_stride + 8 * v), _MM_HINT_T0);
 		AVX2_UNROLL
-		for (unsigned h = 0; h < heads; h++) {
-			__m256 qd = _mm256_broadcast_ss(q[h] + d);
+		for (unsigned h = 0; h < heads; h++)
+			qd[h] = _mm256_broadcast_ss(q[h] + d);
+		AVX2_UNROLL
+		for (unsigned v = 0; v < vectors; v++) {
+			__m256 key = _mm256_loadu_ps(row + 8 * v);
 
 			AVX2_UNROLL
-			for (unsigned v = 0; v < vectors; v++)
-				sum[v * heads + h] = _mm256_fmadd_ps(key[v], qd, sum[v * heads + h]);
+			for (unsigned h = 0; h < heads; h++)
+				sum[v * heads + h] = _mm256_fmadd_ps(key, qd[h], sum[v * heads + h]);
 		}
 	}
 	AVX2_UNROLL
@@ -231,9 +238,9 @@ AVX2_INLINE void scores_body(const float *const *q, const float *keys, uint32_t 
 		for (; at < tokens; at += 8)                                                                              \
 			scores_body(q, keys, stride, head_dim, ret, at, 1, heads);                                        \
 	}
-SCORES(1, 4)
+SCORES(1, 8)
 SCORES(2, 4)
-SCORES(3, 2)
+SCORES(3, 4)
 SCORES(4, 2)
 
 static void scores(const float *const q[ATTENTION_HEADS], unsigned heads, const float *keys, uint32_t key_stride,
@@ -284,18 +291,21 @@ AVX2_INLINE void values_body(const float *const *p, const float *v, uint32_t tok
 			sum[i * heads + h] = _mm256_loadu_ps(o[h] + at + 8 * i);
 	}
 	for (uint32_t t = 0; t < tokens; t++, v += head_dim) {
-		__m256 value[AVX2_VECTORS];
+		__m256 weight[ATTENTION_HEADS];
 
 		AVX2_UNROLL
-		for (unsigned i = 0; i < vectors; i++)
-			value[i] = _mm256_loadu_ps(v + at + 8 * i);
+		for (unsigned i = 0; i < vectors; i += 2)
+			_mm_prefetch((const char *)(v + (size_t)ROWS_AHEAD * head_dim + at + 8 * i), _MM_HINT_T0);
 		AVX2_UNROLL
-		for (unsigned h = 0; h < heads; h++) {
-			__m256 weight = _mm256_broadcast_ss(p[h] + t);
+		for (unsigned h = 0; h < heads; h++)
+			weight[h] = _mm256_broadcast_ss(p[h] + t);
+		AVX2_UNROLL
+		for (unsigned i = 0; i < vectors; i++) {
+			__m256 value = _mm256_loadu_ps(v + at + 8 * i);
 
 			AVX2_UNROLL
-			for (unsigned i = 0; i < vectors; i++)
-				sum[i * heads + h] = _mm256_fmadd_ps(value[i], weight, sum[i * heads + h]);
+			for (unsigned h = 0; h < heads; h++)
+				sum[i * heads + h] = _mm256_fmadd_ps(value, weight[h], sum[i * heads + h]);
 		}
 	}
 	AVX2_UNROLL
@@ -321,9 +331,9 @@ AVX2_INLINE void values_body(const float *const *p, const float *v, uint32_t tok
 				for (uint32_t t = 0; t < tokens; t++)                                                     \
 					o[h][at] = fmaf(v[(size_t)t * head_dim + at], p[h][t], o[h][at]);                 \
 	}
-VALUES(1, 4)
+VALUES(1, 8)
 VALUES(2, 4)
-VALUES(3, 2)
+VALUES(3, 4)
 VALUES(4, 2)
 
 static void values(const float *const p[ATTENTION_HEADS], unsigned heads, const float *v, uint32_t tokens,

@@ -9,11 +9,32 @@ libcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
 CPU_LIBS = libcpu.a libcpu_avx2.a libcpu.a -lm
 
 # The default model against transformers and llama.cpp; skipped unless PENSTOCK_TEST_MODEL names it.
-RUNNER = tests/unit/model_runner.c tests/unit/model_runner.h
+RUNNER = tests/support/model_runner.c tests/unit/model_runner.h
 RUNNER_LIBS = $(MODEL_LIBS) $(CPU_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm
 check_PROGRAMS += tests/reference/test_smollm2
 TESTS += tests/reference/test_smollm2
 tests_reference_test_smollm2_SOURCES = tests/reference/test_smollm2.c $(RUNNER)
 tests_reference_test_smollm2_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_reference_test_smollm2_LDADD = $(RUNNER_LIBS)
-EXTRA_DIST += tests/reference/make_smollm2.py
+EXTRA_DIST += tests/reference/make_smollm2.py tests/reference/smollm2.ref
+
+if HAVE_CHECK
+cpu_tests = tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler
+check_PROGRAMS += $(cpu_tests)
+TESTS += $(cpu_tests)
+tests_unit_test_cpu_team_SOURCES = tests/unit/test_cpu_team.c
+tests_unit_test_cpu_team_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_cpu_team_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_cpu_formats_SOURCES = tests/unit/test_cpu_formats.c tests/support/weights.h tests/support/random.h
+tests_unit_test_cpu_formats_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_cpu_formats_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_cpu_formats_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_cpu_SOURCES = tests/unit/test_cpu.c tests/support/weights.h tests/support/random.h
+tests_unit_test_cpu_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_cpu_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_cpu_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_cpu_sampler_SOURCES = tests/unit/test_cpu_sampler.c tests/support/random.h
+tests_unit_test_cpu_sampler_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_cpu_sampler_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_cpu_sampler_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+endif

@@ -16,7 +16,7 @@
 
 enum sample_purpose { SAMPLE_PURPOSE_TOKEN = 0 };
 
-static void philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
+void cpu_philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
 {
 	uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, c[4];
 
@@ -39,7 +39,7 @@ static double uniform(const struct sample_row *row, enum sample_purpose purpose)
 	uint32_t counter[4] = { (uint32_t)row->position, (uint32_t)(row->position >> 32), row->choice, (uint32_t)purpose },
 	    word[4];
 
-	philox4x32(row->params.seed, counter, word);
+	cpu_philox4x32(row->params.seed, counter, word);
 	return (double)(((uint64_t)word[1] << 32 | word[0]) >> 11) * 0x1p-53;
 }
 

@@ -10,7 +10,7 @@ digits, Chinese, code and emoji, half of them through the chat template.  For ea
     at POSITION ID VALUE…      transformers, float32 on the dequantised file: the 64 largest logits after that position, and
                                64 at ids that are the same for all prompts
     greedy IDS…                transformers' greedy continuation, 24 tokens
-    llama IDS…                 llama.cpp's greedy continuation, 64 tokens
+    llama IDS…                 llama.cpp's greedy continuation, 64 tokens, its cache in float32
 """
 import hashlib
 import os
@@ -45,7 +45,7 @@ def main():
     digest = hashlib.sha256(open(path, "rb").read()).hexdigest()
     tokenizer = AutoTokenizer.from_pretrained(directory, gguf_file=name)
     model = AutoModelForCausalLM.from_pretrained(directory, gguf_file=name, dtype=torch.float32, attn_implementation="eager").eval()
-    llama = Llama(model_path=path, n_ctx=2048, n_threads=2, verbose=False, logits_all=False)
+    llama = Llama(model_path=path, n_ctx=2048, n_threads=2, verbose=False, type_k=0, type_v=0)
     fixed = sorted(np.random.default_rng(1).choice(model.config.vocab_size, FIXED, replace=False).tolist())
 
     prompts = []

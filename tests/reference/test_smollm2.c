@@ -4,7 +4,7 @@
  * transformers in float32; transformers' greedy tokens wherever our two best logits differ by more than 4e-3; and, fed
  * llama.cpp's own tokens, our best token is its choice at every step where our two best logits differ by at least 0.5,
  * which must be at least half of the steps.  llama.cpp quantises activations to 8 bits, hence the margin. */
-#include "unit/model_runner.h"
+#include "support/model_runner.h"
 
 #include <math.h>
 #include <stdio.h>

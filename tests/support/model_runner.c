@@ -1,5 +1,5 @@
 /* model_runner.c: see model_runner.h. */
-#include "unit/model_runner.h"
+#include "support/model_runner.h"
 
 #include <stdlib.h>
 #include <string.h>
