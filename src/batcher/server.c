@@ -133,7 +133,7 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 {
 	struct batcher        *b = s->b;
 	struct lane_geometry   geometry;
-	struct control_message welcome = { .vocab_fingerprint = b->model.fingerprint, .epoch = b->header.shared->epoch };
+	struct control_message welcome = { .epoch = b->header.shared->epoch };
 	struct lanes_entry    *lane;
 	struct error           error;
 	enum status            status;
@@ -149,6 +149,7 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 		    (unsigned long long)hello->vocab_fingerprint, (unsigned long long)b->model.fingerprint);
 		return false;
 	}
+	welcome.vocab_fingerprint = b->model.fingerprint;
 	welcome.slots = grant(hello->slots, b->conf.front_streams_per_front);
 	welcome.stream_window = grant(hello->stream_window, b->conf.front_stream_window);
 	status = lane_geometry_plan(welcome.slots, welcome.stream_window, &geometry);

@@ -166,9 +166,10 @@ static enum attach_event on_answer(struct attach *attach, const struct control_m
     uint64_t now_ns, struct error *error)
 {
 	struct error why;
+	bool         differs = answer->vocab_fingerprint != attach->fingerprint;
 
-	if ((answer->type == CONTROL_WELCOME || answer->type == CONTROL_REFUSE) && answer->vocab_fingerprint != 0 &&
-	    answer->vocab_fingerprint != attach->fingerprint) {
+	/* A refusal without a fingerprint (0) has another reason. */
+	if (differs && (answer->type == CONTROL_WELCOME || (answer->type == CONTROL_REFUSE && answer->vocab_fingerprint != 0))) {
 		for (int i = 0; i < fd_count; i++)
 			close(fds[i]);
 		return mismatch(attach, answer->vocab_fingerprint, now_ns, error);

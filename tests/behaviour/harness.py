@@ -486,7 +486,26 @@ class Stack:
     def __enter__(self):
         return self
 
+    def sanitizer_reports(self):
+        """What sanitizers wrote: a child that reports and goes on, or dies unseen, fails its test all the same."""
+        marks = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
+        found = []
+        for name in os.listdir(self.dir):
+            if name.endswith(".log"):
+                with open(os.path.join(self.dir, name), errors="replace") as f:
+                    found += [f"{name}: {line.strip()}" for line in f if any(mark in line for mark in marks)]
+        return found
+
     def __exit__(self, kind, *_):
+        if kind is None and os.environ.get("PENSTOCK_SANITIZER"):
+            for process in reversed(self.processes):  # what they say at their end counts too
+                if process.name != "nginx":
+                    process.stop()
+            reports = self.sanitizer_reports()
+            if reports:
+                self.dump()
+                self.close()
+                raise AssertionError("; ".join(reports[:5]))
         if kind is not None and kind is not Skip:
             self.dump()
         self.close()
