@@ -61,6 +61,14 @@ struct cpu_chunk {
 	uint32_t users;
 };
 
+/* What happens to a row before a product: see input.c. */
+struct cpu_input {
+	uint32_t          columns;  /* of the result: those of the weight, padded with zeros */
+	enum weight_input quantise;
+	float             scale;    /* the fixed one; 0 = from each row */
+	uint32_t         *order;    /* column k of the result is this one of the row; NULL = k; owned */
+};
+
 /* One re-packed weight. */
 struct cpu_part {
 	const struct format *format;
@@ -69,6 +77,7 @@ struct cpu_part {
 	size_t   tile_bytes;
 	uint8_t *data; /* [tiles][tile_bytes], in a chunk */
 	struct cpu_chunk *chunk;
+	const struct cpu_input *input; /* of the weight; parts with equal ones share it */
 };
 
 struct backend_weight {
@@ -76,6 +85,8 @@ struct backend_weight {
 	uint64_t        bytes;
 	float          *vector; /* rows = 1: float32 [columns], owned; no parts then */
 	struct cpu_part parts[CPU_WEIGHT_PARTS_MAX];
+	uint32_t        input_count;
+	struct cpu_input inputs[CPU_WEIGHT_PARTS_MAX];
 };
 
 /* Keys lie transposed so that a register holds eight tokens of one dimension:
@@ -106,6 +117,7 @@ struct cpu_thread {
 	float *attention; /* see attention.c */
 	struct sample_candidate *candidates; /* [vocab] */
 	float *weights;                      /* [vocab] */
+	float *rows;                         /* [FORMAT_ROWS][width, padded]: rows on their way into `input` */
 };
 
 struct cpu_scratch {
@@ -145,11 +157,26 @@ void        cpu_weight_free(struct backend *b, struct backend_weight *w);
 uint64_t    cpu_weight_bytes(const struct backend *b, const struct backend_weight *w);
 void        cpu_weight_row(const struct backend_weight *w, uint32_t row, float *ret);
 
+/* layout.c: all but tile_bytes of a checkpoint weight's layout; `group` is 0 when its groups are not whole multiples of 32
+ * columns.  *ret_order [columns] says which column is the k-th, NULL when they stay as they are; freed by the caller. */
+enum status cpu_layout_choose(const struct weight_desc *w, struct format_layout *ret, uint32_t **ret_order,
+    struct error *error);
+
 /* linear.c: y[row][0…w->rows) = x[row] · Wᵀ + bias; BIAS (may be NULL) is a vector */
 enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, const float *bias, const float *x,
     size_t x_stride, uint32_t rows, float *y, size_t y_stride);
 size_t cpu_linear_input_floats(uint32_t rows, uint32_t width);
 size_t cpu_linear_sum_floats(uint32_t rows, uint32_t width);
+
+/* input.c */
+bool cpu_input_is_plain(const struct cpu_input *input, uint32_t columns); /* nothing happens */
+bool cpu_input_equal(const struct cpu_input *a, const struct cpu_input *b, uint32_t columns);
+/* ret [input->columns] from x [columns] */
+void cpu_input_row(const struct cpu_input *input, const float *x, uint32_t columns, float *ret);
+static inline uint32_t cpu_input_padded(uint32_t columns) /* at most */
+{
+	return (columns + FORMAT_GROUP_MAX - 1) / FORMAT_GROUP_MAX * FORMAT_GROUP_MAX;
+}
 
 /* attention.c */
 uint64_t    cpu_kv_bytes(const struct backend *b, const struct kv_group_desc *group);

@@ -20,7 +20,7 @@ struct scratch_field {
 	uint64_t bytes;
 };
 
-enum { SCRATCH_FIELDS = 8, THREAD_FIELDS = 3, SCRATCH_ALIGN = 64 };
+enum { SCRATCH_FIELDS = 8, THREAD_FIELDS = 4, SCRATCH_ALIGN = 64 };
 
 static bool scratch_fields(const struct backend_limits *limits, struct scratch_field ret[SCRATCH_FIELDS])
 {
@@ -52,6 +52,8 @@ static void thread_fields(const struct backend_limits *limits, struct scratch_fi
 	ret[1] = (struct scratch_field){ offsetof(struct cpu_thread, candidates),
 	    sizeof(struct sample_candidate) * (uint64_t)limits->vocab };
 	ret[2] = (struct scratch_field){ offsetof(struct cpu_thread, weights), sizeof(float) * (uint64_t)limits->vocab };
+	ret[3] = (struct scratch_field){ offsetof(struct cpu_thread, rows),
+	    sizeof(float) * FORMAT_ROWS * (uint64_t)cpu_input_padded(limits->width) };
 }
 
 /* Bytes of all fields; with START, also places them. */
@@ -219,6 +221,9 @@ static enum status embed(struct backend *b, const struct backend_weight *w, stru
 
 	if (!cpu->batch || w->vector || w->columns != y->width || cpu->batch->rows > y->rows)
 		return STATUS_INVALID;
+	for (uint32_t i = 0; i < w->count; i++)
+		if (w->parts[i].input->order)
+			return STATUS_UNSUPPORTED; /* its rows lie in another order */
 	for (uint32_t r = 0; r < cpu->batch->rows; r++)
 		if ((uint32_t)cpu->batch->tokens[r] >= w->rows)
 			return STATUS_INVALID;

@@ -34,8 +34,8 @@ static inline uint16_t bits_2(const uint8_t *tile, size_t at)
 	return bits;
 }
 
-static inline float value_f16(const uint8_t *tile, size_t at) { return format_half_to_float(bits_2(tile, at)); }
-static inline float value_bf16(const uint8_t *tile, size_t at) { return format_bfloat_to_float(bits_2(tile, at)); }
+static inline float value_f16(const uint8_t *tile, size_t at) { return floats_from_half(bits_2(tile, at)); }
+static inline float value_bf16(const uint8_t *tile, size_t at) { return floats_from_bfloat(bits_2(tile, at)); }
 
 /* The three differ only in how one value is read. */
 #define FLOAT_FORMAT(type, label, size)                                                                              \

@@ -50,7 +50,7 @@ static float half_at(const uint8_t *halves, unsigned lane)
 {
 	uint16_t half;
 	memcpy(&half, halves + 2 * lane, 2);
-	return format_half_to_float(half);
+	return floats_from_half(half);
 }
 
 static inline int nibble_at(const uint8_t *words, unsigned k, unsigned lane)

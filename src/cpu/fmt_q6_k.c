@@ -77,7 +77,7 @@ static float d_at(const uint8_t *super, unsigned lane)
 {
 	uint16_t half;
 	memcpy(&half, super + 2 * lane, 2);
-	return format_half_to_float(half);
+	return floats_from_half(half);
 }
 
 static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret)

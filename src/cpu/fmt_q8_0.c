@@ -30,7 +30,7 @@ static float scale_at(const uint8_t *group, unsigned lane)
 {
 	uint16_t half;
 	memcpy(&half, group + 2 * lane, 2);
-	return format_half_to_float(half);
+	return floats_from_half(half);
 }
 
 static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret)

@@ -10,25 +10,10 @@ const struct format *format_find(enum weight_format format)
 	static const struct format *const table[WEIGHT_FORMAT_COUNT] = {
 		[WEIGHT_F32] = &format_f32, [WEIGHT_F16] = &format_f16, [WEIGHT_BF16] = &format_bf16,
 		[WEIGHT_Q8_0] = &format_q8_0, [WEIGHT_Q4_0] = &format_q4_0, [WEIGHT_Q4_1] = &format_q4_1,
-		[WEIGHT_Q6_K] = &format_q6_k,
+		[WEIGHT_Q6_K] = &format_q6_k, [WEIGHT_F8_E4M3] = &format_f8_e4m3, [WEIGHT_I8] = &format_i8,
+		[WEIGHT_I4] = &format_i4,
 	};
 	return (unsigned)format < WEIGHT_FORMAT_COUNT ? table[format] : NULL;
-}
-
-float format_half_to_float(uint16_t half)
-{
-	union { uint32_t u; float f; } value;
-	uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
-
-	if (exponent == 0x1f) { /* infinity, NaN */
-		value.u = sign | 0x7f800000 | fraction << 13;
-	} else if (exponent) {
-		value.u = sign | (exponent + 112) << 23 | fraction << 13;
-	} else { /* zero, subnormal: fraction · 2⁻²⁴ */
-		value.f = (float)fraction * 0x1p-24f;
-		value.u |= sign;
-	}
-	return value.f;
 }
 
 void format_linear_generic(const struct format *format, const uint8_t *tile, uint32_t columns,

@@ -22,16 +22,19 @@
 #ifndef PENSTOCK_CPU_FORMAT_H
 #define PENSTOCK_CPU_FORMAT_H
 
+#include "base/floats.h"
 #include "model/backend.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
 	FORMAT_TILE = 32,       /* rows of weights in a tile */
 	FORMAT_GROUP_MAX = 32,  /* columns that share a scale */
 	FORMAT_ROWS = 8,        /* rows of activations one kernel call handles at most */
-	FORMAT_ALIGN = 64
+	FORMAT_ALIGN = 64,
+	FORMAT_LAYOUT_BYTES = 64
 };
 
 /* Activations of up to FORMAT_ROWS rows as kernels read them: column-major with stride 1 (one row) or FORMAT_ROWS. */
@@ -50,6 +53,29 @@ struct format_group {
 	float scale[FORMAT_TILE], offset[FORMAT_TILE];
 };
 
+/* Quantised checkpoints choose how many columns share a scale, so tiles of their formats begin with this, in
+ * FORMAT_LAYOUT_BYTES. */
+struct format_layout {
+	uint64_t tile_bytes;
+	uint32_t columns;    /* of the tile, padded with zeros to a multiple of 32 */
+	uint32_t group;      /* columns that share a scale, a multiple of 32; the last group may be shorter */
+	uint32_t scale_type; /* enum weight_format of the scales */
+	uint32_t zeros;      /* 1: there are zero points; 0: all are the format's middle */
+};
+
+static inline struct format_layout format_layout_of(const uint8_t *tile)
+{
+	struct format_layout layout;
+	memcpy(&layout, tile, sizeof layout);
+	return layout;
+}
+
+/* Bytes of scales and zero points before a group of I4. */
+static inline uint32_t format_i4_head_bytes(const struct format_layout *layout)
+{
+	return FORMAT_TILE * ((layout->scale_type == WEIGHT_F32 ? 4 : 2) + layout->zeros);
+}
+
 /* A stored format.  A new one is a file fmt_NAME.c with such a table, and its line in format.c. */
 struct format {
 	const char *name;
@@ -59,6 +85,11 @@ struct format {
 	size_t (*tile_bytes)(uint32_t columns);
 	/* ROWS[i] is row i of the tile in the file's layout, NULL for a missing row. */
 	void (*pack)(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t columns);
+	/* Formats with a layout have these instead.  ORDER[k] is the column of the weight that is column k of the tile (NULL:
+	 * k); ROWS ≤ FORMAT_TILE rows from FIRST_ROW on, the tile holds zeros before. */
+	size_t (*layout_bytes)(const struct format_layout *layout);
+	void (*pack_from)(uint8_t *tile, const struct format_layout *layout, const struct weight_desc *w, const uint32_t *order,
+	    uint64_t first_row, uint32_t rows);
 	void (*expand)(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret);
 	/* Row LANE of the tile as float32, exactly as the file defines it. */
 	void (*row)(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret);
@@ -71,15 +102,8 @@ struct format {
 /* By enum weight_format. */
 const struct format *format_find(enum weight_format format);
 
-extern const struct format format_f32, format_f16, format_bf16, format_q8_0, format_q4_0, format_q4_1, format_q6_k;
-
-/* Half precision and bfloat16 in plain C. */
-float format_half_to_float(uint16_t half);
-static inline float format_bfloat_to_float(uint16_t bits)
-{
-	union { uint32_t u; float f; } value = { .u = (uint32_t)bits << 16 };
-	return value.f;
-}
+extern const struct format format_f32, format_f16, format_bf16, format_q8_0, format_q4_0, format_q4_1, format_q6_k,
+    format_f8_e4m3, format_i8, format_i4;
 
 /* The plain kernel: any format through its expand(). */
 void format_linear_generic(const struct format *format, const uint8_t *tile, uint32_t columns,
@@ -88,7 +112,7 @@ void format_linear_generic(const struct format *format, const uint8_t *tile, uin
 #if defined __x86_64__
 #define FORMAT_AVX2(name) name
 format_linear_function format_f32_avx2, format_f16_avx2, format_bf16_avx2, format_q8_0_avx2, format_q4_0_avx2,
-    format_q4_1_avx2, format_q6_k_avx2;
+    format_q4_1_avx2, format_q6_k_avx2, format_f8_e4m3_avx2, format_i8_avx2, format_i4_avx2;
 #else
 #define FORMAT_AVX2(name) NULL
 #endif

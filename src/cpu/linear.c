@@ -15,27 +15,27 @@ enum { SUPER = 8, PREPARE_ALONE = 16384 /* floats the calling thread prepares fa
 struct linear_job {
 	const struct cpu_backend    *cpu;
 	const struct backend_weight *w;
-	const struct format         *format; /* parts of this format's kind of input */
+	const struct cpu_part       *part; /* parts with its kind of input take part */
 	const float *x, *bias;
 	size_t       x_stride, y_stride;
 	uint32_t     rows, tiles; /* tiles of all parts that take part */
 	float       *y;
 };
 
-static inline uint32_t groups_of(const struct format *format, uint32_t columns)
+static inline uint32_t groups_of(const struct cpu_part *part)
 {
-	return (columns + format->group - 1) / format->group;
+	return (part->input->columns + part->format->group - 1) / part->format->group;
 }
 
 /* Blocks are as far apart as full ones, also where the only one has a single row. */
 static inline float *block_input(const struct linear_job *job, uint32_t block)
 {
-	return job->cpu->scratch.input + (size_t)block * FORMAT_ROWS * job->w->columns;
+	return job->cpu->scratch.input + (size_t)block * FORMAT_ROWS * job->part->input->columns;
 }
 
 static inline float *block_sums(const struct linear_job *job, uint32_t block)
 {
-	return job->cpu->scratch.sums + (size_t)block * FORMAT_ROWS * groups_of(job->format, job->w->columns);
+	return job->cpu->scratch.sums + (size_t)block * FORMAT_ROWS * groups_of(job->part);
 }
 
 static inline uint32_t block_rows(const struct linear_job *job, uint32_t block)
@@ -49,25 +49,34 @@ static inline const float *prescale_of(const struct cpu_backend *cpu, const stru
 	return cpu->avx2 ? format->avx2_prescale : NULL;
 }
 
-/* Two formats that want the same input are served by one preparation. */
-static bool same_input(const struct cpu_backend *cpu, const struct format *a, const struct format *b)
+/* Two parts that want the same input are served by one preparation. */
+static bool same_input(const struct cpu_backend *cpu, const struct cpu_part *a, const struct cpu_part *b)
 {
-	return a->group == b->group && a->scaled == b->scaled && prescale_of(cpu, a) == prescale_of(cpu, b);
+	return a->input == b->input && a->format->group == b->format->group && a->format->scaled == b->format->scaled &&
+	       prescale_of(cpu, a->format) == prescale_of(cpu, b->format);
 }
 
 static void prepare_blocks(void *context, unsigned thread, uint32_t first, uint32_t count)
 {
 	const struct linear_job *job = context;
-	const struct format     *format = job->format;
+	const struct format     *format = job->part->format;
+	const struct cpu_input  *input = job->part->input;
+	const bool               plain = cpu_input_is_plain(input, job->w->columns);
 
-	(void)thread;
 	for (uint32_t block = first; block < first + count; block++) {
 		const float *rows[FORMAT_ROWS] = { NULL };
 		uint32_t     n = block_rows(job, block);
 
-		for (uint32_t r = 0; r < n; r++)
+		for (uint32_t r = 0; r < n; r++) {
+			float *changed = job->cpu->scratch.threads[thread].rows + (size_t)r * input->columns;
+
 			rows[r] = job->x + ((size_t)block * FORMAT_ROWS + r) * job->x_stride;
-		job->cpu->kernels->prepare(rows, n, job->w->columns, format->group, prescale_of(job->cpu, format),
+			if (!plain) {
+				cpu_input_row(input, rows[r], job->w->columns, changed);
+				rows[r] = changed;
+			}
+		}
+		job->cpu->kernels->prepare(rows, n, input->columns, format->group, prescale_of(job->cpu, format),
 		    block_input(job, block), format->scaled ? block_sums(job, block) : NULL);
 	}
 }
@@ -98,9 +107,9 @@ static void multiply_tile(const struct linear_job *job, const struct cpu_part *p
 		float               out[FORMAT_ROWS][FORMAT_TILE] __attribute__((aligned(FORMAT_ALIGN)));
 
 		if (job->cpu->avx2)
-			part->format->avx2_linear(data, job->w->columns, &input, block_rows(job, block), out);
+			part->format->avx2_linear(data, part->input->columns, &input, block_rows(job, block), out);
 		else
-			format_linear_generic(part->format, data, job->w->columns, &input, block_rows(job, block), out);
+			format_linear_generic(part->format, data, part->input->columns, &input, block_rows(job, block), out);
 		store(job, out, block, part->first_row + tile * FORMAT_TILE, left < FORMAT_TILE ? left : FORMAT_TILE);
 	}
 }
@@ -115,8 +124,8 @@ static void multiply_items(void *context, unsigned thread, uint32_t first, uint3
 		const struct cpu_part *part = job->w->parts;
 
 		/* The item's part: among those whose input this is. */
-		while (!same_input(job->cpu, part->format, job->format) || tile >= part->tiles) {
-			if (same_input(job->cpu, part->format, job->format))
+		while (!same_input(job->cpu, part, job->part) || tile >= part->tiles) {
+			if (same_input(job->cpu, part, job->part))
 				tile -= part->tiles;
 			part++;
 		}
@@ -139,14 +148,14 @@ enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, 
 		bool     done = false;
 		uint64_t items;
 
-		job.format = w->parts[p].format;
+		job.part = &w->parts[p];
 		for (uint32_t earlier = 0; earlier < p; earlier++)
-			done = done || same_input(cpu, w->parts[earlier].format, job.format);
+			done = done || same_input(cpu, &w->parts[earlier], job.part);
 		if (done)
 			continue;
 		job.tiles = 0;
 		for (uint32_t other = p; other < w->count; other++)
-			job.tiles += same_input(cpu, w->parts[other].format, job.format) ? w->parts[other].tiles : 0;
+			job.tiles += same_input(cpu, &w->parts[other], job.part) ? w->parts[other].tiles : 0;
 		items = (uint64_t)job.tiles * ((blocks + SUPER - 1) / SUPER);
 		if (items > TEAM_ITEMS_MAX)
 			return STATUS_LIMIT;
@@ -161,7 +170,7 @@ enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, 
 
 size_t cpu_linear_input_floats(uint32_t rows, uint32_t width)
 {
-	return ((size_t)rows + FORMAT_ROWS - 1) / FORMAT_ROWS * FORMAT_ROWS * width;
+	return ((size_t)rows + FORMAT_ROWS - 1) / FORMAT_ROWS * FORMAT_ROWS * cpu_input_padded(width);
 }
 
 size_t cpu_linear_sum_floats(uint32_t rows, uint32_t width)

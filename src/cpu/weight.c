@@ -4,6 +4,7 @@
 #include "cpu/cpu.h"
 
 #include "base/checked.h"
+#include "model/weight.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,67 +55,152 @@ static void chunk_drop(struct cpu_backend *cpu, struct cpu_chunk *chunk)
 	free(chunk);
 }
 
-static enum status check_part(const struct weight_desc *desc, const struct format *format, uint32_t columns,
-    struct error *error)
+static enum status check_part(const struct weight_desc *desc, uint32_t columns, struct error *error)
 {
-	uint64_t row_bytes, bytes;
+	enum status status = weight_check(desc, error);
 
-	if (!format)
-		return error_set(error, STATUS_UNSUPPORTED, "%s: weight format %d is not known", desc->name, (int)desc->format);
+	if (status)
+		return status;
+	if (!format_find(desc->format))
+		return error_set(error, STATUS_UNSUPPORTED, "%s: the CPU backend does not compute with %s", desc->name,
+		    weight_format_name(desc->format));
 	if (desc->columns != columns)
 		return error_set(error, STATUS_INVALID, "%s: %llu columns, the weights stacked with it have %u", desc->name,
 		    (unsigned long long)desc->columns, columns);
-	if (desc->columns % format->block_columns)
-		return error_set(error, STATUS_INVALID, "%s: %llu columns are no multiple of the %u of a %s block", desc->name,
-		    (unsigned long long)desc->columns, format->block_columns, format->name);
-	if (!checked_mul_u64(desc->columns / format->block_columns, format->block_bytes, &row_bytes) ||
-	    !checked_mul_u64(row_bytes, desc->rows, &bytes) || bytes != desc->bytes)
-		return error_set(error, STATUS_INVALID, "%s: %zu bytes do not hold %llu × %llu values of %s", desc->name,
-		    desc->bytes, (unsigned long long)desc->rows, (unsigned long long)desc->columns, format->name);
 	return STATUS_OK;
 }
 
 struct pack_job {
 	const struct weight_desc *desc;
+	struct format_layout      layout; /* of formats that have one */
 	struct cpu_part          *part;
 	uint32_t                  columns;
+	_Atomic bool              failed; /* out of memory; read once all threads are done */
 };
+
+static uint32_t rows_of_tile(const struct cpu_part *part, uint32_t tile)
+{
+	uint32_t left = part->rows - tile * FORMAT_TILE;
+	return left < FORMAT_TILE ? left : FORMAT_TILE;
+}
 
 static void pack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
 {
 	const struct pack_job *job = context;
 	const struct cpu_part *part = job->part;
-	size_t row_bytes = (size_t)job->columns / part->format->block_columns * part->format->block_bytes;
 
 	(void)thread;
 	for (uint32_t tile = first; tile < first + count; tile++) {
-		const uint8_t *rows[FORMAT_TILE];
+		uint8_t       *data = part->data + tile * part->tile_bytes;
+		uint32_t       row = tile * FORMAT_TILE;
+		const uint8_t *rows[FORMAT_TILE] = { NULL };
 
-		for (uint32_t i = 0; i < FORMAT_TILE; i++) {
-			uint32_t row = tile * FORMAT_TILE + i;
-			rows[i] = row < part->rows ? (const uint8_t *)job->desc->data + row * row_bytes : NULL;
+		if (part->format->pack_from) {
+			part->format->pack_from(data, &job->layout, job->desc, part->input->order, row, rows_of_tile(part, tile));
+			continue;
+		}
+		for (uint32_t i = 0; i < rows_of_tile(part, tile); i++)
+			rows[i] = weight_row(job->desc, row + i);
+		part->format->pack(data, rows, job->columns);
+	}
+}
+
+/* Weights of formats with scales, kept as float32. */
+static void unpack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	struct pack_job       *job = context;
+	const struct cpu_part *part = job->part;
+	float                 *values = malloc(FORMAT_TILE * sizeof *values * job->columns);
+
+	(void)thread;
+	if (!values) {
+		job->failed = true;
+		return;
+	}
+	for (uint32_t tile = first; tile < first + count; tile++) {
+		const uint8_t *rows[FORMAT_TILE] = { NULL };
+
+		for (uint32_t i = 0; i < rows_of_tile(part, tile); i++) {
+			weight_read_row(job->desc, tile * FORMAT_TILE + i, values + (size_t)i * job->columns);
+			rows[i] = (const uint8_t *)(values + (size_t)i * job->columns);
 		}
 		part->format->pack(part->data + tile * part->tile_bytes, rows, job->columns);
 	}
+	free(values);
+}
+
+/* The input of a new part: that of an earlier one, if it is the same.  Takes ORDER. */
+static const struct cpu_input *share_input(struct backend_weight *w, uint32_t columns, const struct weight_desc *desc,
+    uint32_t *order)
+{
+	struct cpu_input input = { columns, desc->input, desc->input_scale, order };
+
+	for (uint32_t i = 0; i < w->input_count; i++) {
+		if (cpu_input_equal(&w->inputs[i], &input, w->columns)) {
+			free(order);
+			return &w->inputs[i];
+		}
+	}
+	w->inputs[w->input_count] = input;
+	return &w->inputs[w->input_count++];
+}
+
+/* Chooses format and input of PART.  Weights with groups of scales that tiles cannot hold become float32. */
+static enum status plan_part(const struct weight_desc *desc, struct backend_weight *w, struct cpu_part *part,
+    struct format_layout *ret, struct error *error)
+{
+	struct format_layout layout = { 0 };
+	uint32_t            *order = NULL;
+	enum status          status;
+
+	part->format = format_find(desc->format);
+	if (part->format->layout_bytes) {
+		status = cpu_layout_choose(desc, &layout, &order, error);
+		if (status)
+			return status;
+		if (layout.group == 0) {
+			part->format = &format_f32;
+			free(order);
+			order = NULL;
+		}
+	}
+	if (order && desc->input == WEIGHT_INPUT_F8_GROUP) {
+		free(order);
+		return error_set(error, STATUS_UNSUPPORTED, "%s: inputs rounded by groups beside columns grouped by an index",
+		    desc->name);
+	}
+	if (part->format->layout_bytes) {
+		layout.tile_bytes = part->format->layout_bytes(&layout);
+		part->tile_bytes = layout.tile_bytes;
+	} else {
+		part->tile_bytes = part->format->tile_bytes(w->columns);
+	}
+	part->input = share_input(w, part->format->layout_bytes ? layout.columns : w->columns, desc, order);
+	*ret = layout;
+	return STATUS_OK;
 }
 
 static enum status load_matrix(struct cpu_backend *cpu, const struct weight_desc *desc, struct backend_weight *w,
     struct error *error)
 {
 	struct cpu_part *part = &w->parts[w->count];
-	struct pack_job  job = { desc, part, w->columns };
+	struct pack_job  job = { .desc = desc, .part = part, .columns = w->columns };
 	size_t           bytes;
+	enum status      status = plan_part(desc, w, part, &job.layout, error);
 
-	part->format = format_find(desc->format);
+	if (status)
+		return status;
 	part->rows = (uint32_t)desc->rows;
 	part->first_row = w->rows;
 	part->tiles = (part->rows + FORMAT_TILE - 1) / FORMAT_TILE;
-	part->tile_bytes = part->format->tile_bytes(w->columns);
 	if (!checked_mul_size(part->tiles, part->tile_bytes, &bytes) || !chunk_take(cpu, bytes, part))
 		return error_set(error, STATUS_NOMEM, "%s: out of memory for %u rows of %u columns", desc->name, part->rows,
 		    w->columns);
 	w->count++; /* from here on weight_free finds it */
-	team_run(cpu->team, pack_tiles, &job, part->tiles);
+	team_run(cpu->team, weight_format_has_scales(desc->format) && !part->format->pack_from ? unpack_tiles : pack_tiles,
+	    &job, part->tiles);
+	if (job.failed)
+		return error_set(error, STATUS_NOMEM, "%s: out of memory while it was re-packed", desc->name);
 	w->rows += part->rows;
 	w->tiles += part->tiles;
 	w->bytes += bytes;
@@ -142,16 +228,8 @@ static enum status load_vector(const struct weight_desc *parts, uint32_t count, 
 	if (!w->vector)
 		return error_set(error, STATUS_NOMEM, "%s: out of memory for a vector", parts[0].name);
 	for (uint32_t i = 0; i < count; i++) {
-		for (uint32_t k = 0; k < parts[i].columns; k++, at++) {
-			uint16_t bits;
-
-			if (parts[i].format == WEIGHT_F32) {
-				memcpy(&w->vector[at], (const uint8_t *)parts[i].data + 4 * (size_t)k, 4);
-				continue;
-			}
-			memcpy(&bits, (const uint8_t *)parts[i].data + 2 * (size_t)k, 2);
-			w->vector[at] = parts[i].format == WEIGHT_F16 ? format_half_to_float(bits) : format_bfloat_to_float(bits);
-		}
+		weight_read_row(&parts[i], 0, w->vector + at);
+		at += (uint32_t)parts[i].columns;
 	}
 	w->rows = 1;
 	w->columns = (uint32_t)columns;
@@ -172,10 +250,7 @@ enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, 
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t columns = (uint32_t)(parts[0].rows == 1 ? parts[i].columns : parts[0].columns);
 
-		if (parts[i].rows < 1 || parts[i].columns < 1 || parts[i].rows > INT32_MAX || parts[i].columns > INT32_MAX)
-			return error_set(error, STATUS_INVALID, "%s: a weight of %llu × %llu", parts[i].name,
-			    (unsigned long long)parts[i].rows, (unsigned long long)parts[i].columns);
-		status = check_part(&parts[i], format_find(parts[i].format), columns, error);
+		status = check_part(&parts[i], columns, error);
 		if (status)
 			return status;
 		rows += parts[i].rows;
@@ -206,6 +281,8 @@ void cpu_weight_free(struct backend *b, struct backend_weight *w)
 		return;
 	for (uint32_t i = 0; i < w->count; i++)
 		chunk_drop((struct cpu_backend *)b, w->parts[i].chunk);
+	for (uint32_t i = 0; i < w->input_count; i++)
+		free(w->inputs[i].order);
 	free(w->vector);
 	free(w);
 }
