@@ -17,10 +17,11 @@ TESTS += tests/reference/test_smollm2
 tests_reference_test_smollm2_SOURCES = tests/reference/test_smollm2.c $(RUNNER)
 tests_reference_test_smollm2_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_reference_test_smollm2_LDADD = $(RUNNER_LIBS)
-EXTRA_DIST += tests/reference/make_smollm2.py tests/reference/smollm2.ref
+EXTRA_DIST += tests/reference/make_smollm2.py tests/reference/smollm2.ref \
+	tests/reference/make_tiny.py tests/reference/tiny.ref
 
 if HAVE_CHECK
-cpu_tests = tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler
+cpu_tests = tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler tests/unit/test_model
 check_PROGRAMS += $(cpu_tests)
 TESTS += $(cpu_tests)
 tests_unit_test_cpu_team_SOURCES = tests/unit/test_cpu_team.c
@@ -38,4 +39,8 @@ tests_unit_test_cpu_sampler_SOURCES = tests/unit/test_cpu_sampler.c tests/suppor
 tests_unit_test_cpu_sampler_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_unit_test_cpu_sampler_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_cpu_sampler_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
+tests_unit_test_model_SOURCES = tests/unit/test_model.c tests/unit/gguf_builder.h $(RUNNER)
+tests_unit_test_model_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_model_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_model_LDADD = $(RUNNER_LIBS) $(UNIT_LIBS)
 endif

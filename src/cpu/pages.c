@@ -12,42 +12,46 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE = 2 << 20, PROC_FILE_MAX = 8192, CGROUP_DEPTH_MAX = 64 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PROC_FILE_MAX = 8192, CGROUP_DEPTH_MAX = 64 };
+
+/* Small allocations take small pages. */
+static uint64_t page_for(uint64_t bytes) { return bytes < HUGE_PAGE / 2 ? PAGE : HUGE_PAGE; }
 
 uint64_t cpu_pages_round(uint64_t bytes)
 {
 	uint64_t rounded;
-	return checked_align_up(bytes, HUGE_PAGE, &rounded) ? rounded : UINT64_MAX;
+	return checked_align_up(bytes, page_for(bytes), &rounded) ? rounded : UINT64_MAX;
 }
 
 void *cpu_pages_alloc(size_t bytes, bool populate)
 {
-	uint64_t size = cpu_pages_round(bytes);
+	uint64_t size = cpu_pages_round(bytes), page = page_for(bytes);
 	uint8_t *area, *start;
 	size_t   before;
 
-	if (size >= SIZE_MAX / 2)
+	if (size >= SIZE_MAX / 2 || size == 0)
 		return NULL;
-	/* One huge page more, so that the area can start on a boundary; the rest is given back. */
-	area = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	/* One page more, so that the area can start on a boundary; the rest is given back. */
+	area = mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (area == MAP_FAILED)
 		return NULL;
-	before = (HUGE_PAGE - (uintptr_t)area % HUGE_PAGE) % HUGE_PAGE;
+	before = (page - (uintptr_t)area % page) % page;
 	start = area + before;
 	if (before)
 		munmap(area, before);
-	munmap(start + size, HUGE_PAGE - before);
-	madvise(start, size, MADV_HUGEPAGE); /* a wish */
+	munmap(start + size, page - before);
+	if (page == HUGE_PAGE)
+		madvise(start, size, MADV_HUGEPAGE); /* a wish */
 #ifdef MADV_POPULATE_WRITE
 	if (populate && madvise(start, size, MADV_POPULATE_WRITE) == 0)
-		populate = false;
-	else if (populate && errno == ENOMEM) {
+		return start;
+	if (populate && (errno == ENOMEM || errno == EFAULT)) {
 		munmap(start, size);
 		return NULL;
 	}
 #endif
 	if (populate)
-		memset(start, 0, size);
+		memset(start, 0, size); /* a kernel without that advice */
 	return start;
 }
 

@@ -1,5 +1,5 @@
-/* weights.h: random weights in every stored format, and what they mean in double precision, written from the formats'
- * definition and not from the code under test. */
+/* weights.h: random weights in the formats that say everything themselves, and what they mean in double precision,
+ * written from the formats' definition and not from the code under test. */
 #ifndef PENSTOCK_TESTS_WEIGHTS_H
 #define PENSTOCK_TESTS_WEIGHTS_H
 
@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WEIGHTS_FORMATS = WEIGHT_Q6_K + 1 };
+
 static const struct {
 	enum weight_format format;
 	uint32_t columns, bytes; /* of a block */
-} weights_blocks[WEIGHT_FORMAT_COUNT] = {
+} weights_blocks[WEIGHTS_FORMATS] = {
 	{ WEIGHT_F32, 1, 4 }, { WEIGHT_F16, 1, 2 }, { WEIGHT_BF16, 1, 2 }, { WEIGHT_Q8_0, 32, 34 }, { WEIGHT_Q4_0, 32, 18 },
 	{ WEIGHT_Q4_1, 32, 20 }, { WEIGHT_Q6_K, 256, 210 },
 };
@@ -38,6 +40,15 @@ static inline double weights_half_value(const uint8_t *at)
 static inline size_t weights_row_bytes(enum weight_format format, uint32_t columns)
 {
 	return (size_t)columns / weights_blocks[format].columns * weights_blocks[format].bytes;
+}
+
+static inline struct weight_desc weights_desc(const char *name, enum weight_format format, uint64_t rows,
+    uint64_t columns,
+    const void *data, size_t bytes)
+{
+	struct weight_desc desc = { .name = name, .format = format, .rows = rows, .columns = columns, .data = data,
+	    .bytes = bytes };
+	return desc;
 }
 
 /* ROWS × COLUMNS random weights; the caller frees them. */

@@ -65,7 +65,7 @@ static void near(double value, double expected, double size, const char *what, u
 
 static struct backend_weight *vector(struct bench *bench, const float *values, uint32_t count)
 {
-	struct weight_desc     desc = { "vector", WEIGHT_F32, 1, count, values, count * sizeof *values };
+	struct weight_desc     desc = weights_desc("vector", WEIGHT_F32, 1, count, values, count * sizeof *values);
 	struct backend_weight *w;
 
 	ck_assert_int_eq(bench->op->weight_load(bench->b, &desc, 1, &w, NULL), STATUS_OK);
@@ -149,12 +149,12 @@ START_TEST(embedding)
 	enum { VOCAB = 75, WIDTH = 256 };
 	const int32_t tokens[] = { 74, 0, 31, 32, 33, 74, 5 };
 
-	for (int format = 0; format < WEIGHT_FORMAT_COUNT; format++) {
+	for (int format = 0; format < WEIGHTS_FORMATS; format++) {
 		struct bench       bench;
 		struct random      random = { 4 };
 		uint8_t           *data = weights_make(&random, (enum weight_format)format, VOCAB, WIDTH);
-		struct weight_desc desc = { "e", (enum weight_format)format, VOCAB, WIDTH, data,
-			VOCAB * weights_row_bytes((enum weight_format)format, WIDTH) };
+		struct weight_desc desc = weights_desc("e", (enum weight_format)format, VOCAB, WIDTH, data,
+		    VOCAB * weights_row_bytes((enum weight_format)format, WIDTH));
 		struct activation  y;
 		struct backend_weight *w;
 		struct batch       batch;
@@ -209,8 +209,8 @@ START_TEST(linear_stack)
 			return;
 		for (int p = 0; p < PARTS; p++) {
 			data[p] = weights_make(&random, formats[set][p], part_rows[p], WIDTH);
-			desc[p] = (struct weight_desc){ "part", formats[set][p], part_rows[p], WIDTH, data[p],
-				part_rows[p] * weights_row_bytes(formats[set][p], WIDTH) };
+			desc[p] = weights_desc("part", formats[set][p], part_rows[p], WIDTH, data[p],
+			    part_rows[p] * weights_row_bytes(formats[set][p], WIDTH));
 		}
 		for (uint32_t i = 0; i < total; i++)
 			biases[i] = random_float(&random);
@@ -263,15 +263,15 @@ START_TEST(weights_refused)
 	struct backend_weight *w = NULL;
 	struct error           error;
 	float                  data[4096] = { 0 };
-	struct weight_desc     good = { "good", WEIGHT_F32, 2, 32, data, 256 };
-	struct weight_desc     wrong[] = { { "short", WEIGHT_F32, 2, 32, data, 255 }, { "part", WEIGHT_Q4_0, 2, 33, data,
-	    36 },
-		{ "part", WEIGHT_Q6_K, 2, 128, data, 210 }, { "none", WEIGHT_F32, 0, 32, data, 0 }, { "none", WEIGHT_F32, 2, 0,
-		    data, 0 },
-		{ "format", (enum weight_format)99, 2, 32, data, 256 }, { "huge", WEIGHT_F32, UINT64_C(1) << 40,
-		    UINT64_C(1) << 40, data, 0 },
-		{ "vector", WEIGHT_Q8_0, 1, 32, data, 34 } };
-	struct weight_desc     stack[2] = { good, { "narrow", WEIGHT_F32, 2, 16, data, 128 } };
+	struct weight_desc     good = weights_desc("good", WEIGHT_F32, 2, 32, data, 256);
+	struct weight_desc     wrong[] = {
+		weights_desc("short", WEIGHT_F32, 2, 32, data, 255), weights_desc("part", WEIGHT_Q4_0, 2, 33, data, 36),
+		weights_desc("part", WEIGHT_Q6_K, 2, 128, data, 210), weights_desc("none", WEIGHT_F32, 0, 32, data, 0),
+		weights_desc("none", WEIGHT_F32, 2, 0, data, 0), weights_desc("format", (enum weight_format)99, 2, 32, data,
+		    256),
+		weights_desc("huge", WEIGHT_F32, UINT64_C(1) << 40, UINT64_C(1) << 40, data, 0),
+		weights_desc("vector", WEIGHT_Q8_0, 1, 32, data, 34) };
+	struct weight_desc     stack[2] = { good, weights_desc("narrow", WEIGHT_F32, 2, 16, data, 128) };
 
 	ck_assert_int_eq(cpu_backend_create(1, &b, &error), STATUS_OK);
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

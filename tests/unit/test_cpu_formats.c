@@ -133,7 +133,7 @@ START_TEST(halves)
 {
 	for (uint32_t bits = 0; bits < 0x10000; bits++) {
 		uint8_t bytes[2] = { (uint8_t)bits, (uint8_t)(bits >> 8) };
-		float   value = format_half_to_float((uint16_t)bits);
+		float   value = floats_from_half((uint16_t)bits);
 
 		if ((bits & 0x7c00) != 0x7c00)
 			ck_assert_msg((double)value == weights_half_value(bytes), "half %04x", bits);
@@ -146,7 +146,7 @@ END_TEST
 
 START_TEST(table)
 {
-	for (int i = 0; i < WEIGHT_FORMAT_COUNT; i++) {
+	for (int i = 0; i < WEIGHTS_FORMATS; i++) {
 		const struct format *format = format_find((enum weight_format)i);
 
 		ck_assert_ptr_nonnull(format);
@@ -167,8 +167,8 @@ int main(void)
 	int      failed;
 
 	tcase_set_timeout(tcase, 300);
-	tcase_add_loop_test(tcase, every_format, 0, WEIGHT_FORMAT_COUNT);
-	tcase_add_loop_test(tcase, odd_columns, 0, WEIGHT_FORMAT_COUNT);
+	tcase_add_loop_test(tcase, every_format, 0, WEIGHTS_FORMATS);
+	tcase_add_loop_test(tcase, odd_columns, 0, WEIGHTS_FORMATS);
 	tcase_add_test(tcase, halves);
 	tcase_add_test(tcase, table);
 	suite_add_tcase(suite, tcase);
