@@ -24,3 +24,8 @@ noinst_PROGRAMS += bench/bench_decode
 bench_bench_decode_SOURCES = bench/bench_decode.c $(RUNNER)
 bench_bench_decode_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 bench_bench_decode_LDADD = $(RUNNER_LIBS)
+
+noinst_PROGRAMS += bench/bench_front
+bench_bench_front_SOURCES = bench/bench_front.c tests/support/front_world.c tests/support/front_world.h
+bench_bench_front_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+bench_bench_front_LDADD = $(FRONT_ALL_LIBS) -lm

@@ -26,6 +26,10 @@ enum tag { TAG_REQUEST = 1, TAG_LISTEN, TAG_SIGNAL, TAG_MASTER, TAG_CONTROL, TAG
 
 enum { EVENTS_AT_ONCE = 64 };
 
+/* A child holds little memory for long and much for a moment: large blocks come from mmap and go back to the system when
+ * freed, whatever was freed before (glibc would raise the threshold with every large block it sees). */
+enum { MMAP_THRESHOLD = 128 << 10, ARENAS = 2 };
+
 #define SETTLE_NS       (200 * CLOCK_NS_PER_MS) /* for the first try to attach */
 #define ACCEPT_PAUSE_NS (100 * CLOCK_NS_PER_MS) /* when descriptors or memory have run out */
 #define LAST_WORDS_NS   (1 * CLOCK_NS_PER_S)    /* after the drain time-out: for error events to be written */
@@ -304,6 +308,8 @@ static enum status set_up(struct child *child, const struct child_options *optio
 {
 	sigset_t signals;
 
+	mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
+	mallopt(M_ARENA_MAX, ARENAS);
 	*child = (struct child){ .options = *options, .conf = options->conf, .api = *options->api, .epoll = -1, .signal_fd = -1,
 		.counters = &options->board->slots[options->slot], .request_count = (uint32_t)options->conf->front_streams_per_front };
 	child->requests = calloc(child->request_count, sizeof *child->requests);

@@ -5,9 +5,12 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const size_t helper_stack = 1 << 20;
+
+enum { NICE = 10 }; /* a stream's next token goes before a prompt that takes a second anyway */
 
 enum status helper_init(struct helper *helper, struct error *error)
 {
@@ -44,6 +47,7 @@ static void *work(void *context)
 {
 	struct helper *helper = context;
 
+	setpriority(PRIO_PROCESS, (id_t)gettid(), NICE); /* of this thread only, on Linux */
 	pthread_mutex_lock(&helper->mutex);
 	while (!helper->stop) {
 		struct helper_job *job = take(&helper->waiting, &helper->waiting_end);

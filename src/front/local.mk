@@ -16,7 +16,8 @@ penstock_front_LDADD = $(FRONT_ALL_LIBS) -lm
 if HAVE_CHECK
 check_PROGRAMS += tests/unit/test_front_child
 TESTS += tests/unit/test_front_child
-tests_unit_test_front_child_SOURCES = tests/unit/test_front_child.c
+tests_unit_test_front_child_SOURCES = tests/unit/test_front_child.c tests/support/front_world.c tests/support/front_world.h
+tests_unit_test_front_child_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_unit_test_front_child_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_front_child_LDADD = $(FRONT_ALL_LIBS) $(UNIT_LIBS)
 

@@ -12,10 +12,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A child holds little memory for long and much for a moment: large blocks come from mmap and go back to the system when
- * freed, whatever was freed before (glibc would raise the threshold with every large block it sees). */
-enum { MMAP_THRESHOLD = 128 << 10, ARENAS = 2 };
-
 int main(int argc, char **argv)
 {
 	static const struct program program = { "penstock-front",
@@ -37,8 +33,6 @@ int main(int argc, char **argv)
 		break;
 	}
 	program_harden();
-	mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
-	mallopt(M_ARENA_MAX, ARENAS);
 	status = program_open_log(&program, &conf, &error);
 	if (!status)
 		status = load_open(&conf, &load, &error);
