@@ -263,7 +263,7 @@ static void write_gguf(const char *name, const enum gguf_type *types, size_t cou
 	put_u64(&writer, 0);
 	for (size_t i = 0; i < count; i++) {
 		unsigned elements = 0, bytes = 0;
-		char     tensor[16];
+		char     tensor[24];
 		ck_assert(gguf_type_block(types[i], &elements, &bytes));
 		snprintf(tensor, sizeof tensor, "t%02zu", i);
 		put_u64(&writer, strlen(tensor));
