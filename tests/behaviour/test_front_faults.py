@@ -61,6 +61,7 @@ def test_penstockd_killed():
         for call in streams:
             call.read_until(b"data: ")
         whole = stack.open_chat()
+        harness.wait_until(lambda: stack.metrics()["penstock_sequences_running"] == 4, "four to run")
         queued = [stack.open_chat(stream=True), stack.open_chat()]
         harness.wait_until(lambda: stack.metrics()["penstock_sequences_waiting"] == 2, "two to wait")
         began = time.monotonic()
