@@ -183,7 +183,8 @@ static void run(struct world *w, const char *what, size_t count, uint64_t period
 	take_texts(count, &f, true);
 	print(what, &f);
 	if (prompt)
-		printf("         the prompt took %.0f ms for %u tokens\n", (double)(clock_now_ns() - begin) / 1e6, prompt->job.prompt_tokens);
+		printf("         the prompt took %.0f ms for %u tokens\n", (double)(clock_now_ns() - begin) / 1e6,
+		    prompt->job.prompt_tokens);
 	free(f.samples);
 }
 
