@@ -1,5 +1,5 @@
-/* bench_front.c: what a front child adds, measured alone: this program plays penstockd and the clients.  Run by hand from the
- * source directory: bench/bench_front [MILLISECONDS].
+/* bench_front.c: what a front child adds, measured alone: this program plays penstockd and the clients.  Run by hand
+ * from the source directory: bench/bench_front [MILLISECONDS].
  *
  *   byte     from an event in the ring to its text at the client, one stream, events 5 ms apart (bar: under 5 ms)
  *   streams  the same with 15 streams that get an event every 2 ms each, all with one wake
@@ -155,8 +155,8 @@ static void serve_prompt(struct world *w, struct prompt *p)
 }
 
 /* COUNT streams for DURATION_NS, or until PROMPT is done. */
-static void run(struct world *w, const char *what, size_t count, uint64_t period_us, uint64_t duration_ns, struct prompt *prompt,
-    int32_t id)
+static void run(struct world *w, const char *what, size_t count, uint64_t period_us, uint64_t duration_ns,
+    struct prompt *prompt, int32_t id)
 {
 	struct figures f = { .max = 1 << 22 };
 	uint64_t       begin = clock_now_ns(), next = begin;
@@ -176,7 +176,8 @@ static void run(struct world *w, const char *what, size_t count, uint64_t period
 			}
 		} else {
 			take_texts(count, &f, true);
-			struct timespec until = { .tv_sec = (time_t)(next / CLOCK_NS_PER_S), .tv_nsec = (long)(next % CLOCK_NS_PER_S) };
+			struct timespec until = { .tv_sec = (time_t)(next / CLOCK_NS_PER_S),
+				.tv_nsec = (long)(next % CLOCK_NS_PER_S) };
 			clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 		}
 	}

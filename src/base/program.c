@@ -1,5 +1,5 @@
-/* program.c: owns the options of the daemons' command lines.  Does not log: what it has to say is said on standard output
- * or error before a daemon starts.  Invariant: PROGRAM_RUN means that every option was read and checked. */
+/* program.c: owns the options of the daemons' command lines.  Does not log: what it has to say is said on standard
+ * output or error before a daemon starts.  Invariant: PROGRAM_RUN means that every option was read and checked. */
 #include "base/program.h"
 
 #include "base/log.h"
@@ -36,9 +36,10 @@ static void print_help(const struct program *program)
 
 static enum program_action read_arguments(const struct program *program, int argc, char **argv, struct arguments *ret)
 {
-	static const struct option options[] = { { "config", required_argument, NULL, 'c' }, { "set", required_argument, NULL, 's' },
-		{ "check-config", no_argument, NULL, 'C' }, { "dump-config", no_argument, NULL, 'D' },
-		{ "sample-config", no_argument, NULL, 'S' }, { "version", no_argument, NULL, 'V' }, { "help", no_argument, NULL, 'h' },
+	static const struct option options[] = { { "config", required_argument, NULL, 'c' },
+		{ "set", required_argument, NULL, 's' }, { "check-config", no_argument, NULL, 'C' },
+		{ "dump-config", no_argument, NULL, 'D' }, { "sample-config", no_argument, NULL, 'S' },
+		{ "version", no_argument, NULL, 'V' }, { "help", no_argument, NULL, 'h' },
 		{ "listen-fd", required_argument, NULL, 'L' }, { NULL, 0, NULL, 0 } };
 	char *end;
 	int   option;
@@ -102,7 +103,8 @@ static enum status set_one(struct conf *conf, const char *text, struct error *er
 	return conf_set(conf, name, equals + 1, error);
 }
 
-enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret, int *ret_listen_fd)
+enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret,
+    int *ret_listen_fd)
 {
 	struct arguments arguments = { .conf = program->default_conf, .listen_fd = -1 };
 	struct conf      conf;

@@ -22,7 +22,8 @@ enum program_action {
 
 /* Reads the command line: --config FILE, --set SECTION.NAME=VALUE (repeatable, over the file), --check-config,
  * --dump-config, --sample-config, --version, --help.  RET_LISTEN_FD may be NULL; it is −1 when none was inherited. */
-enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret, int *ret_listen_fd);
+enum program_action program_start(const struct program *program, int argc, char **argv, struct conf *ret,
+    int *ret_listen_fd);
 
 /* Names the program in the log and opens the configured log file, or stays with standard error. */
 enum status program_open_log(const struct program *program, const struct conf *conf, struct error *error);

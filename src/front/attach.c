@@ -1,6 +1,6 @@
-/* attach.c: owns the control connection, the mapped lane, doorbell and header of one child.  Does not own requests: it says
- * when penstockd came and went, the child ends what was lost.  Invariant: lane, doorbell and header are mapped exactly
- * while the state is UP, and they belong to the epoch that welcomed this child. */
+/* attach.c: owns the control connection, the mapped lane, doorbell and header of one child.  Does not own requests: it
+ * says when penstockd came and went, the child ends what was lost.  Invariant: lane, doorbell and header are mapped
+ * exactly while the state is UP, and they belong to the epoch that welcomed this child. */
 #include "front/attach.h"
 
 #include "base/clock.h"
@@ -77,7 +77,8 @@ static bool add(const struct attach *attach, int fd, uint64_t tag)
 static void say_hello(struct attach *attach, uint64_t now_ns)
 {
 	struct control_message hello = { .vocab_fingerprint = attach->fingerprint,
-		.slots = (uint32_t)attach->conf->front_streams_per_front, .stream_window = (uint32_t)attach->conf->front_stream_window,
+		.slots = (uint32_t)attach->conf->front_streams_per_front,
+		.stream_window = (uint32_t)attach->conf->front_stream_window,
 		.pid = (uint32_t)getpid() };
 	struct error           error;
 	char                   path[128];
@@ -99,8 +100,8 @@ static void say_hello(struct attach *attach, uint64_t now_ns)
 }
 
 /* WELCOME came with FDS {lane, wake-up}: maps everything. */
-static enum status move_in(struct attach *attach, const struct control_message *welcome, const int *fds, uint64_t now_ns,
-    struct error *error)
+static enum status move_in(struct attach *attach, const struct control_message *welcome, const int *fds,
+    uint64_t now_ns, struct error *error)
 {
 	struct lane     lane;
 	struct doorbell doorbell;
@@ -169,14 +170,15 @@ static enum attach_event on_answer(struct attach *attach, const struct control_m
 	bool         differs = answer->vocab_fingerprint != attach->fingerprint;
 
 	/* A refusal without a fingerprint (0) has another reason. */
-	if (differs && (answer->type == CONTROL_WELCOME || (answer->type == CONTROL_REFUSE && answer->vocab_fingerprint != 0))) {
+	if (differs &&
+	    (answer->type == CONTROL_WELCOME || (answer->type == CONTROL_REFUSE && answer->vocab_fingerprint != 0))) {
 		for (int i = 0; i < fd_count; i++)
 			close(fds[i]);
 		return mismatch(attach, answer->vocab_fingerprint, now_ns, error);
 	}
 	if (answer->type != CONTROL_WELCOME || fd_count != CONTROL_FDS_MAX)
-		error_set(&why, answer->status && answer->status < STATUS_COUNT ? (enum status)answer->status : STATUS_INVALID, "%s",
-		    answer->type == CONTROL_REFUSE ? answer->text : "penstockd answered HELLO with something else than WELCOME");
+		error_set(&why, answer->status && answer->status < STATUS_COUNT ? (enum status)answer->status : STATUS_INVALID,
+		    "%s", answer->type == CONTROL_REFUSE ? answer->text : "penstockd answered HELLO with no WELCOME");
 	else if (!move_in(attach, answer, fds, now_ns, &why)) {
 		close(fds[0]); /* mapped; the handle needs no descriptor */
 		return ATTACH_CAME;

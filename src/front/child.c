@@ -1,5 +1,5 @@
-/* child.c: owns the event loop of one front child: what is waited for, in which order it is served, and when the child ends.
- * Does not own requests (request.c, generate.c) or the tie to penstockd (attach.c).
+/* child.c: owns the event loop of one front child: what is waited for, in which order it is served, and when the child
+ * ends.  Does not own requests (request.c, generate.c) or the tie to penstockd (attach.c).
  *
  * Invariants:
  *  - Nothing in a turn of the loop waits, but for the one epoll_wait.
@@ -26,8 +26,8 @@ enum tag { TAG_REQUEST = 1, TAG_LISTEN, TAG_SIGNAL, TAG_MASTER, TAG_CONTROL, TAG
 
 enum { EVENTS_AT_ONCE = 64 };
 
-/* A child holds little memory for long and much for a moment: large blocks come from mmap and go back to the system when
- * freed, whatever was freed before (glibc would raise the threshold with every large block it sees). */
+/* A child holds little memory for long and much for a moment: large blocks come from mmap and go back to the system
+ * when freed, whatever was freed before (glibc would raise the threshold with every large block it sees). */
 enum { MMAP_THRESHOLD = 128 << 10, ARENAS = 2 };
 
 #define SETTLE_NS       (200 * CLOCK_NS_PER_MS) /* for the first try to attach */
@@ -40,7 +40,7 @@ static bool watch(const struct child *child, int fd, uint32_t events, enum tag t
 	return epoll_ctl(child->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* ---- listening ---------------------------------------------------------------------------------------------------- */
+/* ---- listening ------------------------------------------------------------------------------------------------- */
 
 static void update_listening(struct child *child, uint64_t now_ns)
 {
@@ -79,7 +79,7 @@ static void accept_one(struct child *child, uint64_t now_ns)
 	}
 }
 
-/* ---- penstockd ------------------------------------------------------------------------------------------------------ */
+/* ---- penstockd ------------------------------------------------------------------------------------------------- */
 
 /* Shared with the helper thread, so it changes only while the helper has nothing. */
 static void update_context(struct child *child)
@@ -113,7 +113,8 @@ static void on_attach(struct child *child, enum attach_event event, const struct
 	}
 }
 
-/* The lane's other side broke its rules: nothing it says can be believed, so this child starts anew with another lane. */
+/* The lane's other side broke its rules: nothing it says can be believed, so this child starts anew with another
+ * lane. */
 static void give_up_lane(struct child *child, uint64_t now_ns)
 {
 	struct error error;
@@ -131,7 +132,7 @@ static void serve_lane(struct child *child, uint64_t now_ns)
 		give_up_lane(child, now_ns);
 }
 
-/* ---- signals ---------------------------------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------------------------- */
 
 static void begin_drain(struct child *child, uint64_t now_ns)
 {
@@ -141,7 +142,8 @@ static void begin_drain(struct child *child, uint64_t now_ns)
 	child->drain_deadline_ns = now_ns + (uint64_t)child->conf->front_drain_timeout_ms * CLOCK_NS_PER_MS;
 	update_listening(child, now_ns);
 	close(child->options.listen_fd);
-	for (uint32_t i = 0; i < child->request_count; i++) /* connections that have not asked anything yet get no long wait */
+	/* Connections that have not asked anything yet get no long wait. */
+	for (uint32_t i = 0; i < child->request_count; i++)
 		if (child->requests[i].state == REQUEST_HEAD && child->requests[i].deadline_ns > now_ns + LAST_WORDS_NS)
 			child->requests[i].deadline_ns = now_ns + LAST_WORDS_NS;
 	log_info("draining %u requests", child->requests_open);
@@ -185,7 +187,7 @@ static void on_signal(struct child *child, uint64_t now_ns)
 	}
 }
 
-/* ---- time --------------------------------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------------------------ */
 
 static void on_time(struct child *child, uint64_t now_ns)
 {
@@ -227,7 +229,7 @@ static int sleep_ms(const struct child *child, uint64_t now_ns)
 	return next <= now_ns ? 0 : (int)((next - now_ns + CLOCK_NS_PER_MS - 1) / CLOCK_NS_PER_MS);
 }
 
-/* ---- loop --------------------------------------------------------------------------------------------------------------- */
+/* ---- loop ------------------------------------------------------------------------------------------------------ */
 
 static void on_helper(struct child *child, uint64_t now_ns)
 {
@@ -243,7 +245,8 @@ static void on_event(struct child *child, const struct epoll_event *event, uint6
 	switch ((enum tag)(event->data.u64 & 0xff)) {
 	case TAG_REQUEST: {
 		struct request *request = &child->requests[event->data.u64 >> 8 & 0xffffff];
-		if (request->state != REQUEST_FREE && request->connection && request->serial == (uint32_t)(event->data.u64 >> 32))
+		if (request->state != REQUEST_FREE && request->connection &&
+		    request->serial == (uint32_t)(event->data.u64 >> 32))
 			request_on_ready(request, event->events, now_ns);
 		break;
 	}
@@ -310,8 +313,13 @@ static enum status set_up(struct child *child, const struct child_options *optio
 
 	mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD);
 	mallopt(M_ARENA_MAX, ARENAS);
-	*child = (struct child){ .options = *options, .conf = options->conf, .api = *options->api, .epoll = -1, .signal_fd = -1,
-		.counters = &options->board->slots[options->slot], .request_count = (uint32_t)options->conf->front_streams_per_front };
+	*child = (struct child){ .options = *options,
+		.conf = options->conf,
+		.api = *options->api,
+		.epoll = -1,
+		.signal_fd = -1,
+		.counters = &options->board->slots[options->slot],
+		.request_count = (uint32_t)options->conf->front_streams_per_front };
 	child->requests = calloc(child->request_count, sizeof *child->requests);
 	if (!child->requests)
 		return error_set(error, STATUS_NOMEM, "no memory for %u requests", child->request_count);
@@ -334,7 +342,8 @@ static enum status set_up(struct child *child, const struct child_options *optio
 		return status;
 	child->started_ns = clock_now_ns();
 	attach_init(&child->attach, child->conf, vocab_fingerprint(child->api.vocab), child->epoll, TAG_CONTROL, TAG_WAKE);
-	if (!watch(child, child->signal_fd, EPOLLIN, TAG_SIGNAL) || !watch(child, options->master_fd, EPOLLIN, TAG_MASTER) ||
+	if (!watch(child, child->signal_fd, EPOLLIN, TAG_SIGNAL) ||
+	    !watch(child, options->master_fd, EPOLLIN, TAG_MASTER) ||
 	    !watch(child, child->helper.event_fd, EPOLLIN, TAG_HELPER))
 		return error_set(error, STATUS_IO, "epoll_ctl: %s", strerror(errno));
 	return STATUS_OK;
@@ -349,7 +358,8 @@ enum child_status child_run(const struct child_options *options)
 	if (failed)
 		log_error("cannot start a child: %s", error.message);
 	while (!failed) {
-		if (child->draining && (child->requests_open == 0 || clock_now_ns() >= child->drain_deadline_ns + LAST_WORDS_NS))
+		if (child->draining &&
+		    (child->requests_open == 0 || clock_now_ns() >= child->drain_deadline_ns + LAST_WORDS_NS))
 			break;
 		turn(child);
 	}

@@ -1,4 +1,5 @@
-/* child.h: the inside of one front child, shared by child.c (event loop), request.c (connections) and generate.c (lanes).
+/* child.h: the inside of one front child, shared by child.c (event loop), request.c (connections) and generate.c
+ * (lanes).
  *
  * One epoll set holds everything a child waits for:
  *
@@ -42,17 +43,18 @@ struct child_options {
 
 struct child;
 
-/*        accept        head           body            parsed         admitted          tokenised      all sent
- *   FREE ──────► HEAD ──────► BODY ──────────► PARSE ────────► RESERVE ──────► TOKENIZE ─────────► SUBMIT ──────► STREAM
- *                 │             │ small routes,    │ errors from any state on                                       │
- *                 ▼             ▼ errors           ▼                                                                 ▼ all ended
- *               FREE          FLUSH ◄──────────────┴──────────────────────────────────────────────────────────────────┘
- *                               └──► LINGER (a body nobody wants is still coming) ──► FREE
- * A client that leaves frees its request from any state, but for PARSE and TOKENIZE in the helper's hands: those wait in
- * ABANDONED for the helper. */
+/*       accept       head        body         parsed        admitted         tokenised       all sent
+ *   FREE ─────► HEAD ─────► BODY ───────► PARSE ──────► RESERVE ──────► TOKENIZE ───────► SUBMIT ──────► STREAM
+ *                │           │ small routes, │ errors from any state                                      │ all
+ *                ▼           ▼ errors        ▼                                                            ▼ ended
+ *               FREE        FLUSH ◄──────────┴────────────────────────────────────────────────────────────┘
+ *                             └──► LINGER (a body nobody wants is still coming) ──► FREE
+ *
+ * A client that leaves frees its request from any state, but for PARSE and TOKENIZE in the helper's hands: those wait
+ * in ABANDONED for the helper. */
 enum request_state {
-	REQUEST_FREE, REQUEST_HEAD, REQUEST_BODY, REQUEST_PARSE, REQUEST_RESERVE, REQUEST_TOKENIZE, REQUEST_SUBMIT, REQUEST_STREAM,
-	REQUEST_FLUSH, REQUEST_LINGER, REQUEST_ABANDONED
+	REQUEST_FREE, REQUEST_HEAD, REQUEST_BODY, REQUEST_PARSE, REQUEST_RESERVE, REQUEST_TOKENIZE, REQUEST_SUBMIT,
+	REQUEST_STREAM, REQUEST_FLUSH, REQUEST_LINGER, REQUEST_ABANDONED
 };
 
 struct request {
@@ -129,7 +131,8 @@ void request_open(struct child *child, struct fcgi *connection, uint64_t now_ns)
 void request_on_ready(struct request *request, uint32_t epoll_events, uint64_t now_ns);
 void request_on_job(struct request *request, uint64_t now_ns);
 void request_on_time(struct request *request, uint64_t now_ns);
-uint64_t request_next_time(const struct request *request); /* when request_on_time has something to do; UINT64_MAX = never */
+/* When request_on_time has something to do; UINT64_MAX = never. */
+uint64_t request_next_time(const struct request *request);
 /* Writes what can be written now. */
 void request_flush(struct request *request, uint64_t now_ns);
 /* Answers with ERROR (or ends a stream with it); nothing further is generated. */
@@ -138,13 +141,15 @@ void request_fail(struct request *request, const struct error *error, uint32_t r
 void request_drop(struct request *request, const char *outcome);
 
 /* generate.c */
-void generate_begin(struct request *request, uint64_t now_ns);   /* the body is complete */
+void generate_begin(struct request *request, uint64_t now_ns); /* the body is complete */
 void generate_on_job(struct request *request, uint64_t now_ns);
-void generate_pump(struct child *child, uint64_t now_ns);        /* writes records that wait for room, looks at replies */
-enum status generate_drain(struct child *child, uint64_t now_ns); /* takes all events; STATUS_INVALID: the lane is broken */
-void generate_render(struct request *request, uint64_t now_ns);  /* events → bytes in `out` */
-void generate_written(struct request *request);                  /* all of `out` has been written: publishes the credit */
-void generate_release(struct request *request);                  /* gives the slot back, cancelling what still runs in it */
+/* Looks at replies and writes the records that wait for room. */
+void generate_pump(struct child *child, uint64_t now_ns);
+/* Takes all events.  STATUS_INVALID: the lane is broken. */
+enum status generate_drain(struct child *child, uint64_t now_ns);
+void generate_render(struct request *request, uint64_t now_ns); /* events → bytes in `out` */
+void generate_written(struct request *request); /* all of `out` has been written: publishes the credit */
+void generate_release(struct request *request); /* gives the slot back, cancelling what runs in it */
 void generate_lost(struct child *child, const struct error *error, uint64_t now_ns); /* penstockd has gone */
 
 #endif

@@ -1,18 +1,19 @@
-/* fcgi.c: owns a FastCGI connection and is the only file that knows libfcgi.  Does not own the event loop or the meaning
- * of requests.  Invariant: no call in here can wait for the peer.
+/* fcgi.c: owns a FastCGI connection and is the only file that knows libfcgi.  Does not own the event loop or the
+ * meaning of requests.  Invariant: no call in here can wait for the peer.
  *
  * libfcgi waits in four places, and each is walked round:
  *
  *   FCGX_Accept_r   blocks in accept(), then up to 2 s for a first byte, then in read() for as long as a record is half
  *                   sent.  Here accept4 is ours; the head is peeked at until it is complete and every length in it is
  *                   under its cap; then a memfd with exactly those parameters is what libfcgi reads (ipcFd), which can
- *                   neither block nor hold more than was checked.  The socket itself will not do: libfcgi reads 8 KB at a
- *                   time and so swallows the beginning of the body into a buffer that nobody can look into.
- *   FCGX_GetStr     blocks in read() on a half-sent STDIN record and, on a non-blocking socket, forgets a half-read record
- *                   header.  The body is therefore read here, one recv per readiness, and framed by records.c.
+ *                   neither block nor hold more than was checked.  The socket itself will not do: libfcgi reads 8 KB at
+ *                   a time and so swallows the beginning of the body into a buffer that nobody can look into.
+ *   FCGX_GetStr     blocks in read() on a half-sent STDIN record and, on a non-blocking socket, forgets a half-read
+ *                   record header.  The body is therefore read here, one recv per readiness, framed by records.c.
  *   FCGX_FFlush     blocks in write().  A record is at most 8 KB and is written only after POLLOUT, which a Unix stream
  *                   socket gives when at most a quarter of its send buffer is in use: one record always fits then.  The
- *                   descriptor is non-blocking all the same, so that a surprise costs this client and not its neighbours.
+ *                   descriptor is non-blocking all the same, so that a surprise costs this client and not its
+ *                   neighbours.
  *   FCGX_Finish_r   waits up to 2 s for the peer to close.  FCGX_Detach first, always; keepConnection = 1 leaves the
  *                   descriptor to us. */
 #include "front/fcgi.h"
@@ -128,9 +129,9 @@ static enum status discard(const struct fcgi *connection, unsigned char *scratch
 	return STATUS_OK;
 }
 
-/* Peeks first: bytes of an incomplete head all belong to it and are taken, of a complete one only its own; the body's stay.
- * (Leaving them in the socket until all are there would not do: the sender may not be able to send the rest, a queue of
- * seventy one-byte writes already makes its socket unwritable.) */
+/* Peeks first: bytes of an incomplete head all belong to it and are taken, of a complete one only its own; the body's
+ * stay. (Leaving them in the socket until all are there would not do: the sender may not be able to send the rest, a
+ * queue of seventy one-byte writes already makes its socket unwritable.) */
 enum status fcgi_read_head(struct fcgi *connection, unsigned char scratch[RECORDS_HEAD_MAX], struct error *error)
 {
 	struct buf         *held = &connection->head;
@@ -183,7 +184,8 @@ const char *fcgi_param(const struct fcgi *connection, const char *name, unsigned
 	return value;
 }
 
-enum status fcgi_read_body(struct fcgi *connection, unsigned char buffer[FCGI_PIECE], size_t *ret_len, struct error *error)
+enum status fcgi_read_body(struct fcgi *connection, unsigned char buffer[FCGI_PIECE], size_t *ret_len,
+    struct error *error)
 {
 	enum status status;
 	size_t      content = 0;

@@ -40,7 +40,8 @@ const char *fcgi_param(const struct fcgi *connection, const char *name, unsigned
 
 /* Reads once.  STATUS_OK: *ret_len bytes of STDIN (possibly 0) lie in BUFFER.  STATUS_AGAIN, STATUS_GONE (hang-up or
  * ABORT), STATUS_INVALID.  fcgi_body_ended tells when STDIN is complete. */
-enum status fcgi_read_body(struct fcgi *connection, unsigned char buffer[FCGI_PIECE], size_t *ret_len, struct error *error);
+enum status fcgi_read_body(struct fcgi *connection, unsigned char buffer[FCGI_PIECE], size_t *ret_len,
+    struct error *error);
 bool        fcgi_body_ended(const struct fcgi *connection);
 
 bool fcgi_writable(const struct fcgi *connection); /* room for one record */

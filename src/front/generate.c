@@ -1,8 +1,9 @@
-/* generate.c: owns a request between its body and its last event: parse, admission, prompt ids into the lane, events out of
- * it, and the credit.  Does not own connections or how text looks.
+/* generate.c: owns a request between its body and its last event: parse, admission, prompt ids into the lane, events
+ * out of it, and the credit.  Does not own connections or how text looks.
  *
  * Invariants:
- *  - A lane's slot has at most one owner, and an event is believed only if slot, generation and request id are its owner's.
+ *  - A lane's slot has at most one owner, and an event is believed only if slot, generation and request id are its
+ *    owner's.
  *  - The event ring is always drained, whatever clients do; what waits for a slow client is at most its stream window.
  *  - `consumed` never covers an event whose text has not been written. */
 #include "front/child.h"
@@ -27,7 +28,7 @@ static void fail(struct request *request, enum status status, uint32_t retry_aft
 	request_fail(request, &error, retry_after_s, now_ns);
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------------------ */
+/* ---- slots ----------------------------------------------------------------------------------------------------- */
 
 static bool take_slot(struct request *request)
 {
@@ -76,7 +77,7 @@ void generate_lost(struct child *child, const struct error *error, uint64_t now_
 	}
 }
 
-/* ---- body → job --------------------------------------------------------------------------------------------------- */
+/* ---- body → job ------------------------------------------------------------------------------------------------ */
 
 static void run_parse(struct helper_job *job)
 {
@@ -91,7 +92,8 @@ static void run_tokenize(struct helper_job *job)
 	request->job_status = api_call_tokenize(request->call, &request->job_error);
 }
 
-/* Here for a small body, by the helper for a large one: a 4 MB prompt must not hold up the other streams of this child. */
+/* Here for a small body, by the helper for a large one: a 4 MB prompt must not hold up the other streams of this
+ * child. */
 static void work(struct request *request, enum request_state state, void (*run)(struct helper_job *), uint64_t now_ns)
 {
 	request->state = state;
@@ -111,10 +113,10 @@ void generate_begin(struct request *request, uint64_t now_ns)
 	work(request, REQUEST_PARSE, run_parse, now_ns);
 }
 
-/* ---- job → records ------------------------------------------------------------------------------------------------ */
+/* ---- job → records --------------------------------------------------------------------------------------------- */
 
-/* STATUS_OK, or STATUS_FULL: come back when there is room.  Once one record found no room, no other is tried in this turn:
- * the lane wakes the child for the last record that found none.  A broken ring is noted and found by the loop. */
+/* STATUS_OK, or STATUS_FULL: come back when there is room.  Once one record found no room, no other is tried in this
+ * turn: the lane wakes the child for the last record that found none.  A broken ring is noted and found by the loop. */
 static enum status write_record(struct request *request, void *record, size_t bytes, const int32_t *ids, size_t count)
 {
 	struct child *child = request->child;
@@ -131,9 +133,13 @@ static enum status write_record(struct request *request, void *record, size_t by
 static void write_reserve(struct request *request)
 {
 	const struct api_job *job = api_call_job(request->call);
-	struct wire_reserve   record = { .header.type = WIRE_RESERVE, .req = request->id, .key = job->key,
-		  .generation = request->generation, .slot = (uint16_t)request->slot, .prompt_bytes = (uint32_t)request->body_bytes,
-		  .max_tokens = job->max_tokens };
+	struct wire_reserve record = { .header.type = WIRE_RESERVE,
+		.req = request->id,
+		.key = job->key,
+		.generation = request->generation,
+		.slot = (uint16_t)request->slot,
+		.prompt_bytes = (uint32_t)request->body_bytes,
+		.max_tokens = job->max_tokens };
 
 	if (write_record(request, &record, sizeof record, NULL, 0))
 		return;
@@ -202,7 +208,7 @@ static void submit(struct request *request, uint64_t now_ns)
 	if (request->sent == job->prompt_tokens) {
 		request->state = REQUEST_STREAM;
 		request->prompt_tokens = job->prompt_tokens;
-		request_flush(request, now_ns); /* events of a stream that pinged meanwhile cannot be there yet; this only re-arms */
+		request_flush(request, now_ns); /* writes what a ping left */
 	} else if (pieces == CHILD_PIECES) {
 		child->more = true;
 	}
@@ -270,7 +276,7 @@ void generate_pump(struct child *child, uint64_t now_ns)
 		lane_front_forget_room(&child->attach.lane); /* who wanted it has gone */
 }
 
-/* ---- events → text ------------------------------------------------------------------------------------------------ */
+/* ---- events → text --------------------------------------------------------------------------------------------- */
 
 /* An event of REQUEST was copied to EVENT: keeps it until its client can take it. */
 static enum status take_event(struct request *request, const struct wire_token *event, size_t bytes, uint64_t now_ns)
@@ -338,7 +344,8 @@ enum status generate_drain(struct child *child, uint64_t now_ns)
 	}
 	for (uint32_t i = 0; i < child->request_count; i++) {
 		struct request *request = &child->requests[i];
-		if (request->state == REQUEST_STREAM && request->out_at == request->out.len && request->events_at < request->events.len)
+		if (request->state == REQUEST_STREAM && request->out_at == request->out.len &&
+		    request->events_at < request->events.len)
 			request_flush(request, now_ns);
 	}
 	return STATUS_OK;
@@ -401,7 +408,8 @@ void generate_render(struct request *request, uint64_t now_ns)
 	enum status status = STATUS_OK;
 
 	while (!status && request->events_at < request->events.len && request->out.len < CHILD_RENDER_BYTES) {
-		const struct wire_token *event = (const struct wire_token *)(const void *)(request->events.data + request->events_at);
+		const struct wire_token *event =
+		    (const struct wire_token *)(const void *)(request->events.data + request->events_at);
 		if (event->header.type == WIRE_TOKEN) {
 			status = render_tokens(request, event);
 			continue;
@@ -415,7 +423,8 @@ void generate_render(struct request *request, uint64_t now_ns)
 	}
 	if (first && request->first_token_ns) {
 		scoreboard_add(request->child->counters, COUNTER_FIRST_TOKENS, 1);
-		scoreboard_add(request->child->counters, COUNTER_FIRST_TOKEN_US, (request->first_token_ns - request->accepted_ns) / 1000);
+		scoreboard_add(request->child->counters, COUNTER_FIRST_TOKEN_US,
+		    (request->first_token_ns - request->accepted_ns) / 1000);
 	}
 	if (status) {
 		fail(request, status, 0, now_ns, "the answer cannot be written");

@@ -1,5 +1,5 @@
-/* helper.c: owns the helper thread and its two queues.  Does not know what a job does.  Invariant: a job is in exactly one
- * place: the caller's, `waiting`, the thread's hands, or `done`. */
+/* helper.c: owns the helper thread and its two queues.  Does not know what a job does.  Invariant: a job is in exactly
+ * one place: the caller's, `waiting`, the thread's hands, or `done`. */
 #include "front/helper.h"
 
 #include <errno.h>

@@ -1,7 +1,8 @@
 /* helper.h: the one helper thread of a front child: pure work (bytes in, ids out) that would hold up its streams.
  *
  * The event loop submits jobs and takes them back when the event descriptor is readable; in between a job and all it
- * points to belong to the thread.  The thread is started by the first job: a child that never sees a large body has none.
+ * points to belong to the thread.  The thread is started by the first job: a child that never sees a large body has
+ * none.
  */
 #ifndef PENSTOCK_FRONT_HELPER_H
 #define PENSTOCK_FRONT_HELPER_H

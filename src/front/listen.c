@@ -1,4 +1,5 @@
-/* listen.c: owns the name of the FastCGI socket in the file system.  Invariant: PATH is at no time absent once it was there. */
+/* listen.c: owns the name of the FastCGI socket in the file system.  Invariant: PATH is at no time absent once it was
+ * there. */
 #include "front/listen.h"
 
 #include <errno.h>
@@ -18,7 +19,8 @@ enum status listen_open(const char *path, int backlog, int *ret_fd, struct error
 	int                fd;
 
 	if (lstat(path, &old) == 0 && !S_ISSOCK(old.st_mode))
-		return error_set(error, STATUS_INVALID, "%s exists and is no socket: remove it or set front.listen elsewhere", path);
+		return error_set(error, STATUS_INVALID, "%s exists and is no socket: remove it or set front.listen elsewhere",
+		    path);
 	int len = snprintf(address.sun_path, sizeof address.sun_path, "%s.%d", path, (int)getpid());
 	if (len < 0 || (size_t)len >= sizeof address.sun_path)
 		return error_set(error, STATUS_INVALID, "front.listen = %s: socket names are short, at most %zu bytes", path,

@@ -1,5 +1,6 @@
 /* load.c: owns the order of loading and the identity of the file that was loaded.  Does not own what is in the file.
- * Invariant: after load_open nothing in struct load refers to the mapped file: it may be replaced on disk at any time. */
+ * Invariant: after load_open nothing in struct load refers to the mapped file: it may be replaced on disk at any
+ * time. */
 #include "front/load.h"
 
 #include "api/keys.h"

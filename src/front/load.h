@@ -1,4 +1,5 @@
-/* load.h: what the master loads once and its children share copy-on-write: vocabulary, tokenizer, chat template, keys. */
+/* load.h: what the master loads once and its children share copy-on-write: vocabulary, tokenizer, chat template,
+ * keys. */
 #ifndef PENSTOCK_FRONT_LOAD_H
 #define PENSTOCK_FRONT_LOAD_H
 

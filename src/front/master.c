@@ -1,5 +1,5 @@
-/* master.c: owns the processes: which children run, when a dead one is replaced, which signal goes where.  Does not serve
- * requests and keeps away from shared memory, but for the scoreboard.
+/* master.c: owns the processes: which children run, when a dead one is replaced, which signal goes where.  Does not
+ * serve requests and keeps away from shared memory, but for the scoreboard.
  *
  * Invariants:
  *  - A child that dies is folded into the scoreboard's totals before its slot is used again.
@@ -59,13 +59,18 @@ static void notify(const char *state)
 #endif
 }
 
-/* ---- children ------------------------------------------------------------------------------------------------------ */
+/* ---- children -------------------------------------------------------------------------------------------------- */
 
 static void start_child(struct master *master, uint32_t index, uint64_t now_ns)
 {
 	struct slot         *slot = &master->slots[index];
-	struct child_options options = { .conf = master->options.conf, .api = &master->options.load->api, .board = master->board,
-		.slot = index, .listen_fd = master->options.listen_fd, .master_fd = master->life[0], .mismatch_fd = master->mismatch_fd };
+	struct child_options options = { .conf = master->options.conf,
+		.api = &master->options.load->api,
+		.board = master->board,
+		.slot = index,
+		.listen_fd = master->options.listen_fd,
+		.master_fd = master->life[0],
+		.mismatch_fd = master->mismatch_fd };
 	pid_t                pid = fork();
 
 	if (pid == 0) {
@@ -97,7 +102,8 @@ static void bury(struct master *master, uint32_t index, int status, uint64_t now
 	struct slot *slot = &master->slots[index];
 
 	if (WIFSIGNALED(status))
-		log_error("child %d was killed by signal %d (%s)", (int)slot->pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
+		log_error("child %d was killed by signal %d (%s)", (int)slot->pid, WTERMSIG(status),
+		    strsignal(WTERMSIG(status)));
 	else if (!master->draining)
 		log_warn("child %d ended with status %d", (int)slot->pid, WEXITSTATUS(status));
 	slot->pid = 0;
@@ -135,7 +141,7 @@ static void signal_children(const struct master *master, int signal)
 			kill(master->slots[i].pid, signal);
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------------------------- */
 
 static void begin_drain(struct master *master, uint64_t now_ns)
 {
@@ -166,8 +172,8 @@ static void reopen_logs(struct master *master)
 	signal_children(master, SIGUSR1);
 }
 
-/* Would the program at PATH start with these arguments?  Tried in a process of its own: load the model and the keys that
- * are there now, then let the program itself check its configuration. */
+/* Would the program at PATH start with these arguments?  Tried in a process of its own: load the model and the keys
+ * that are there now, then let the program itself check its configuration. */
 static bool would_start(const struct master *master, const char *path, char **argv, int argc)
 {
 	int   status;
@@ -252,8 +258,8 @@ static void on_signals(struct master *master, uint64_t now_ns)
 	reap(master, now_ns); /* SIGCHLD signals merge: look whatever came */
 }
 
-/* A child was told of another vocabulary.  Loading anew helps when the file has changed; when it has not, the configuration
- * may have, but trying must not become a busy loop. */
+/* A child was told of another vocabulary.  Loading anew helps when the file has changed; when it has not, the
+ * configuration may have, but trying must not become a busy loop. */
 static void on_mismatch(struct master *master, uint64_t now_ns)
 {
 	eventfd_t count;
@@ -266,7 +272,7 @@ static void on_mismatch(struct master *master, uint64_t now_ns)
 	execute_anew(master);
 }
 
-/* ---- loop ----------------------------------------------------------------------------------------------------------- */
+/* ---- loop ------------------------------------------------------------------------------------------------------ */
 
 static int sleep_ms(const struct master *master, uint64_t now_ns)
 {
@@ -286,7 +292,8 @@ static int sleep_ms(const struct master *master, uint64_t now_ns)
 
 static void loop(struct master *master)
 {
-	struct pollfd fds[] = { { .fd = master->signal_fd, .events = POLLIN }, { .fd = master->mismatch_fd, .events = POLLIN } };
+	struct pollfd fds[] = { { .fd = master->signal_fd, .events = POLLIN },
+		{ .fd = master->mismatch_fd, .events = POLLIN } };
 
 	while (!master->draining || master->running > 0) {
 		uint64_t now_ns = clock_now_ns();
@@ -337,8 +344,12 @@ static enum status set_up(struct master *master, struct error *error)
 
 enum status master_run(const struct master_options *options, struct error *error)
 {
-	struct master master = { .options = *options, .count = (uint32_t)conf_children(options->conf), .tried_ns = clock_now_ns(),
-		.signal_fd = -1, .mismatch_fd = -1, .life = { -1, -1 } };
+	struct master master = { .options = *options,
+		.count = (uint32_t)conf_children(options->conf),
+		.tried_ns = clock_now_ns(),
+		.signal_fd = -1,
+		.mismatch_fd = -1,
+		.life = { -1, -1 } };
 	enum status   status = set_up(&master, error);
 
 	if (!status) {

@@ -57,7 +57,8 @@ static enum status check_pairs(const unsigned char *bytes, size_t len, struct er
 	while (at < len) {
 		uint32_t name, value;
 		if (!read_length(bytes, len, &at, &name) || !read_length(bytes, len, &at, &value))
-			return error_set(error, STATUS_INVALID, "FastCGI: a parameter's length is cut off at byte %zu of %zu", at, len);
+			return error_set(error, STATUS_INVALID, "FastCGI: a parameter's length is cut off at byte %zu of %zu", at,
+			    len);
 		if (++pairs > RECORDS_PAIRS_MAX)
 			return bad(error, "number of parameters", pairs, RECORDS_PAIRS_MAX);
 		if (name == 0 || name > RECORDS_NAME_MAX)
@@ -65,7 +66,8 @@ static enum status check_pairs(const unsigned char *bytes, size_t len, struct er
 		if (value > RECORDS_VALUE_MAX)
 			return bad(error, "bytes of a parameter's value", value, RECORDS_VALUE_MAX);
 		if (name + value > len - at)
-			return error_set(error, STATUS_INVALID, "FastCGI: a parameter of %u bytes with %zu left", name + value, len - at);
+			return error_set(error, STATUS_INVALID, "FastCGI: a parameter of %u bytes with %zu left", name + value,
+			    len - at);
 		for (size_t i = 0; i < name; i++)
 			if (bytes[at + i] <= 0x20 || bytes[at + i] >= 0x7f || bytes[at + i] == '=')
 				return error_set(error, STATUS_INVALID, "FastCGI: byte 0x%02x in a parameter's name", bytes[at + i]);
@@ -77,7 +79,8 @@ static enum status check_pairs(const unsigned char *bytes, size_t len, struct er
 }
 
 /* The record at AT of the head: STATUS_AGAIN while it is not there whole. */
-static enum status next_record(const unsigned char *bytes, size_t len, size_t at, struct header *ret, struct error *error)
+static enum status next_record(const unsigned char *bytes, size_t len, size_t at, struct header *ret,
+    struct error *error)
 {
 	if (len - at < RECORDS_HEADER)
 		return STATUS_AGAIN;
@@ -100,8 +103,8 @@ enum status records_check_head(unsigned char *bytes, size_t len, struct records_
 	if (status == STATUS_INVALID || (status == STATUS_AGAIN && len < RECORDS_HEADER))
 		return status;
 	if (record.type != RECORDS_BEGIN || record.content != 8)
-		return error_set(error, STATUS_INVALID, "FastCGI: starts with type %u of %u bytes, not BEGIN_REQUEST", record.type,
-		    record.content);
+		return error_set(error, STATUS_INVALID, "FastCGI: starts with type %u of %u bytes, not BEGIN_REQUEST",
+		    record.type, record.content);
 	if (status)
 		return status;
 	unsigned role = (unsigned)bytes[RECORDS_HEADER] << 8 | bytes[RECORDS_HEADER + 1];
@@ -116,8 +119,8 @@ enum status records_check_head(unsigned char *bytes, size_t len, struct records_
 			return status;
 		if (len - at >= RECORDS_HEADER) { /* the header is there: judge it before its content comes */
 			if (record.type != RECORDS_PARAMS || record.request_id != head.request_id)
-				return error_set(error, STATUS_INVALID, "FastCGI: type %u for request %u among the parameters of %u", record.type,
-				    record.request_id, head.request_id);
+				return error_set(error, STATUS_INVALID, "FastCGI: type %u for request %u among the parameters of %u",
+				    record.type, record.request_id, head.request_id);
 			if (head.params_bytes + record.content > RECORDS_PARAMS_MAX)
 				return bad(error, "bytes of parameters", head.params_bytes + record.content, RECORDS_PARAMS_MAX);
 		}

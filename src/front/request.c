@@ -1,6 +1,6 @@
-/* request.c: owns a client's connection from accept to close: reading the head and the body, the small routes, writing, and
- * every way to end.  Does not own lanes (generate.c) or the loop (child.c).  Invariant: a request that is not FREE is in
- * exactly one state and always has something that will end it: an event, a deadline, or the helper. */
+/* request.c: owns a client's connection from accept to close: reading the head and the body, the small routes, writing,
+ * and every way to end.  Does not own lanes (generate.c) or the loop (child.c).  Invariant: a request that is not FREE
+ * is in exactly one state and always has something that will end it: an event, a deadline, or the helper. */
 #include "front/child.h"
 
 #include "api/exposition.h"
@@ -29,7 +29,7 @@ static void count(const struct request *request, enum counter id, uint64_t n)
 	scoreboard_add(request->child->counters, id, n);
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------------------------ */
 
 /* What the loop wants to hear of the client: EVENTS and always hang-ups. */
 static void arm(struct request *request, uint32_t events)
@@ -39,7 +39,8 @@ static void arm(struct request *request, uint32_t events)
 
 	if (request->armed == event.events)
 		return;
-	epoll_ctl(request->child->epoll, request->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fcgi_fd(request->connection), &event);
+	epoll_ctl(request->child->epoll, request->armed ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fcgi_fd(request->connection),
+	    &event);
 	request->armed = event.events;
 }
 
@@ -65,14 +66,17 @@ static void log_access(const struct request *request, uint64_t now_ns)
 {
 	int status = api_call_http_status(request->call);
 
-	count(request, status < 400 ? COUNTER_RESPONSES_2XX : status < 500 ? COUNTER_RESPONSES_4XX : COUNTER_RESPONSES_5XX, 1);
+	enum counter class = status < 400 ? COUNTER_RESPONSES_2XX : COUNTER_RESPONSES_4XX;
+
+	count(request, status < 500 ? class : COUNTER_RESPONSES_5XX, 1);
 	enum log_level level = api_call_wants_body(request->call) || status >= 400 ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG;
-	log_write(level, 0, "request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out",
+	log_write(level, 0,
+	    "request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out",
 	    api_call_request_id(request->call), (unsigned long long)api_call_key(request->call),
 	    route_names[api_call_route(request->call)], status, request->outcome,
 	    (double)(now_ns - request->accepted_ns) / 1e6,
-	    request->first_token_ns ? (double)(request->first_token_ns - request->accepted_ns) / 1e6 : 0.0, request->prompt_tokens,
-	    request->answer_tokens);
+	    request->first_token_ns ? (double)(request->first_token_ns - request->accepted_ns) / 1e6 : 0.0,
+	    request->prompt_tokens, request->answer_tokens);
 }
 
 /* Frees everything; the descriptor leaves the epoll set by being closed. */
@@ -126,12 +130,13 @@ static void finish(struct request *request, uint64_t now_ns)
 		release(request);
 		return;
 	}
-	request->state = REQUEST_LINGER; /* closing now would reset the peer while it writes, and it would lose the answer */
+	/* Closing now would reset the peer while it writes, and it would lose the answer. */
+	request->state = REQUEST_LINGER;
 	request->deadline_ns = now_ns + ms(request->child->conf->front_header_timeout_ms);
 	arm(request, EPOLLIN);
 }
 
-/* ---- answering -------------------------------------------------------------------------------------------------- */
+/* ---- answering ------------------------------------------------------------------------------------------------- */
 
 /* The whole answer is in `out`. */
 static void answered(struct request *request, enum status status, uint64_t now_ns)
@@ -205,11 +210,11 @@ static void dispatch(struct request *request, uint64_t now_ns)
 	}
 }
 
-/* ---- head ------------------------------------------------------------------------------------------------------- */
+/* ---- head ------------------------------------------------------------------------------------------------------ */
 
 /* Parameters that must not come twice: which one counts would depend on who reads them. */
-static const char *const single_params[] = { "REQUEST_METHOD", "DOCUMENT_URI", "SCRIPT_NAME", "CONTENT_LENGTH", "CONTENT_TYPE",
-	"HTTP_AUTHORIZATION", "HTTP_X_REQUEST_ID" };
+static const char *const single_params[] = { "REQUEST_METHOD", "DOCUMENT_URI", "SCRIPT_NAME", "CONTENT_LENGTH",
+	"CONTENT_TYPE", "HTTP_AUTHORIZATION", "HTTP_X_REQUEST_ID" };
 
 static enum status check_params(const struct request *request, struct error *error)
 {
@@ -242,7 +247,8 @@ static enum status read_declared(struct request *request, const char *text, stru
 static enum status too_large(const struct request *request, uint64_t bytes, struct error *error)
 {
 	return error_set(error, STATUS_TOO_LARGE, "the body has %s%llu bytes, at most %lld are allowed",
-	    request->has_declared ? "" : "at least ", (unsigned long long)bytes, (long long)request->child->conf->front_max_body);
+	    request->has_declared ? "" : "at least ", (unsigned long long)bytes,
+	    (long long)request->child->conf->front_max_body);
 }
 
 /* The parameters are there: who is it, what is wanted, may it be. */
@@ -258,7 +264,7 @@ static void start(struct request *request, uint64_t now_ns)
 
 	clock_gettime(CLOCK_REALTIME, &clock);
 	if (getrandom(seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-		memcpy(seed, &clock, sizeof seed); /* cannot fail for 16 bytes once the pool is ready; a weak id is better than none */
+		memcpy(seed, &clock, sizeof seed); /* never seen once the pool is ready; a weak id is better than none */
 	struct api_http http = {
 		.method = fcgi_param(connection, "REQUEST_METHOD", NULL),
 		.path = path ? path : fcgi_param(connection, "SCRIPT_NAME", NULL),
@@ -318,9 +324,10 @@ static void read_head(struct request *request, uint64_t now_ns)
 	}
 }
 
-/* ---- body ------------------------------------------------------------------------------------------------------- */
+/* ---- body ------------------------------------------------------------------------------------------------------ */
 
-/* One read.  Also in the states after BODY, where only ABORT or a hang-up can come, and in LINGER, which drops the bytes. */
+/* One read.  Also in the states after BODY, where only ABORT or a hang-up can come, and in LINGER, which drops the
+ * bytes. */
 static void read_body(struct request *request, uint64_t now_ns)
 {
 	struct error error = { 0 };
@@ -362,10 +369,10 @@ static void read_body(struct request *request, uint64_t now_ns)
 		dispatch(request, now_ns);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------------------------- */
 
-/* Writes one record if the client can take it, renders more when all has been written, and asks to be called again while
- * anything is left.  One record per turn keeps a child's clients equal. */
+/* Writes one record if the client can take it, renders more when all has been written, and asks to be called again
+ * while anything is left.  One record per turn keeps a child's clients equal. */
 void request_flush(struct request *request, uint64_t now_ns)
 {
 	size_t len;
@@ -407,11 +414,12 @@ void request_flush(struct request *request, uint64_t now_ns)
 			arm(request, EPOLLIN | EPOLLOUT);
 		return;
 	}
-	/* Level-triggered: with events left to render the descriptor is writable again at once or when the client has read. */
+	/* Level-triggered: with events left to render the descriptor is writable again at once or when the client has
+	 * read. */
 	arm(request, request->events_at < request->events.len ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
-/* ---- what the loop calls ------------------------------------------------------------------------------------------ */
+/* ---- what the loop calls --------------------------------------------------------------------------------------- */
 
 void request_on_ready(struct request *request, uint32_t epoll_events, uint64_t now_ns)
 {
@@ -449,12 +457,14 @@ void request_on_job(struct request *request, uint64_t now_ns)
 static bool may_ping(const struct request *request)
 {
 	return request->state >= REQUEST_RESERVE && request->state <= REQUEST_STREAM && !request->in_helper &&
-	    request->out_at == request->out.len && request->events_at == request->events.len && api_call_job(request->call)->stream;
+	    request->out_at == request->out.len && request->events_at == request->events.len &&
+	    api_call_job(request->call)->stream;
 }
 
 static bool is_writing(const struct request *request)
 {
-	return request->state == REQUEST_FLUSH || request->out_at < request->out.len || request->events_at < request->events.len;
+	return request->state == REQUEST_FLUSH || request->out_at < request->out.len ||
+	    request->events_at < request->events.len;
 }
 
 uint64_t request_next_time(const struct request *request)

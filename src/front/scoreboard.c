@@ -1,5 +1,5 @@
-/* scoreboard.c: owns the mapping of the counters and their text form.  Does not decide what is counted.  Invariant: a slot
- * has one writer at a time (its child; the master once the child is dead), so relaxed atomics suffice. */
+/* scoreboard.c: owns the mapping of the counters and their text form.  Does not decide what is counted.  Invariant: a
+ * slot has one writer at a time (its child; the master once the child is dead), so relaxed atomics suffice. */
 #include "front/scoreboard.h"
 
 #include "api/exposition.h"
@@ -27,9 +27,11 @@ static size_t board_bytes(uint32_t children)
 
 enum status scoreboard_create(uint32_t children, struct scoreboard **ret, struct error *error)
 {
-	struct scoreboard *board = mmap(NULL, board_bytes(children), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct scoreboard *board =
+	    mmap(NULL, board_bytes(children), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (board == MAP_FAILED)
-		return error_set(error, STATUS_NOMEM, "no memory for the counters of %u children: %s", children, strerror(errno));
+		return error_set(error, STATUS_NOMEM, "no memory for the counters of %u children: %s", children,
+		    strerror(errno));
 	board->children = children;
 	*ret = board;
 	return STATUS_OK;
@@ -71,7 +73,8 @@ enum status scoreboard_render(const struct scoreboard *board, const char *instan
 	lines[n++] = (struct exposition_row){ "penstock_front_children", "gauge", "Front children running", "",
 		atomic_load_explicit(&board->running, memory_order_relaxed) };
 	lines[n++] = (struct exposition_row){ "penstock_front_respawns_total", "counter",
-		"Front children started in place of dead ones", "", atomic_load_explicit(&board->respawns, memory_order_relaxed) };
+		"Front children started in place of dead ones", "",
+		atomic_load_explicit(&board->respawns, memory_order_relaxed) };
 	status = exposition_append(out, lines, n);
 	if (status || metrics_open(instance, &metrics, NULL))
 		return status; /* penstockd is not there: its block is left out */
@@ -80,8 +83,8 @@ enum status scoreboard_render(const struct scoreboard *board, const char *instan
 	char                  names[METRIC_COUNT][80];
 	for (int id = 0; id < METRIC_COUNT; id++) {
 		snprintf(names[id], sizeof names[id], "penstock_%s", metrics_name((enum metric)id));
-		block[id] = (struct exposition_row){ names[id], metrics_kind((enum metric)id), metrics_help((enum metric)id), "",
-			metrics_get(&metrics, (enum metric)id) };
+		block[id] = (struct exposition_row){ names[id], metrics_kind((enum metric)id), metrics_help((enum metric)id),
+			"", metrics_get(&metrics, (enum metric)id) };
 	}
 	status = exposition_append(out, block, METRIC_COUNT);
 	metrics_close(&metrics);

@@ -18,7 +18,7 @@ uint64_t world_deadline(void) { return clock_now_ns() + WORLD_DEADLINE_S * CLOCK
 
 void world_nap(void) { usleep(500); }
 
-/* ---- the world ------------------------------------------------------------------------------------------------------ */
+/* ---- the world ------------------------------------------------------------------------------------------------- */
 
 void world_open(struct world *w, void (*configure)(struct conf *))
 {
@@ -45,7 +45,8 @@ void world_open(struct world *w, void (*configure)(struct conf *))
 	w->mismatch_fd = eventfd(0, EFD_NONBLOCK);
 	w->child = fork();
 	if (w->child == 0) {
-		struct child_options options = { &w->conf, &w->load.api, w->board, 0, w->listen_fd, w->life[0], w->mismatch_fd };
+		struct child_options options = { &w->conf, &w->load.api, w->board, 0, w->listen_fd, w->life[0],
+			w->mismatch_fd };
 		close(w->life[1]);
 		_exit(child_run(&options));
 	}
@@ -91,7 +92,8 @@ void played_hello(struct world *w, struct control_message *hello)
 	while ((status = control_accept(w->control_fd, &w->connection, &error)) == STATUS_AGAIN && clock_now_ns() < end)
 		world_nap();
 	must(status == STATUS_OK);
-	while ((status = control_receive(w->connection, hello, fds, &fd_count, &error)) == STATUS_AGAIN && clock_now_ns() < end)
+	while ((status = control_receive(w->connection, hello, fds, &fd_count, &error)) == STATUS_AGAIN &&
+	    clock_now_ns() < end)
 		world_nap();
 	must_msg(status == STATUS_OK, "%s", error.message);
 	must(hello->type == CONTROL_HELLO);
@@ -114,7 +116,8 @@ void played_welcome(struct world *w)
 	welcome.vocab_fingerprint = hello.vocab_fingerprint;
 	welcome.slots = hello.slots;
 	welcome.stream_window = hello.stream_window;
-	must(control_send(w->connection, &welcome, CONTROL_WELCOME, (int[]){ w->lane.fd, w->wake.wait_fd }, 2) == STATUS_OK);
+	must(
+	    control_send(w->connection, &welcome, CONTROL_WELCOME, (int[]){ w->lane.fd, w->wake.wait_fd }, 2) == STATUS_OK);
 }
 
 bool played_left(struct world *w)
@@ -150,7 +153,7 @@ void world_await_counter(const struct world *w, enum counter id, uint64_t value)
 	must(scoreboard_sum(w->board, id) == value);
 }
 
-/* ---- penstockd's side of a lane ------------------------------------------------------------------------------------- */
+/* ---- penstockd's side of a lane -------------------------------------------------------------------------------- */
 
 void played_record(struct world *w, enum wire_type type)
 {
@@ -158,7 +161,8 @@ void played_record(struct world *w, enum wire_type type)
 	enum status status;
 	uint64_t    end = world_deadline();
 
-	while ((status = lane_batcher_read(&w->lane, &w->record, sizeof w->record, &bytes)) == STATUS_AGAIN && clock_now_ns() < end)
+	while ((status = lane_batcher_read(&w->lane, &w->record, sizeof w->record, &bytes)) == STATUS_AGAIN &&
+	    clock_now_ns() < end)
 		world_nap();
 	must(status == STATUS_OK);
 	must(w->record.header.type == type);
@@ -175,7 +179,8 @@ void played_wake(struct world *w)
 void job_expect_reserve(struct world *w, struct job *ret)
 {
 	played_record(w, WIRE_RESERVE);
-	*ret = (struct job){ .req = w->record.reserve.req, .generation = w->record.reserve.generation, .slot = w->record.reserve.slot };
+	*ret = (struct job){ .req = w->record.reserve.req, .generation = w->record.reserve.generation,
+		.slot = w->record.reserve.slot };
 	must(w->record.reserve.prompt_bytes > 0);
 }
 
@@ -203,7 +208,8 @@ void job_expect_prompt(struct world *w, struct job *job)
 		played_record(w, WIRE_TOKENS);
 		must(w->record.tokens.req == job->req);
 		must(w->record.tokens.offset == at);
-		memcpy(job->prompt + at, w->record.bytes + sizeof w->record.tokens, w->record.tokens.count * sizeof *job->prompt);
+		memcpy(job->prompt + at, w->record.bytes + sizeof w->record.tokens,
+		    w->record.tokens.count * sizeof *job->prompt);
 		at += w->record.tokens.count;
 	}
 }
@@ -218,8 +224,12 @@ void job_admit(struct world *w, struct job *ret)
 
 void job_send_tokens(struct world *w, struct job *job, const int32_t *ids, uint32_t count)
 {
-	struct wire_token event = { .header.type = WIRE_TOKEN, .req = job->req, .generation = job->generation, .slot = job->slot,
-		.seq = job->seq++, .count = count };
+	struct wire_token event = { .header.type = WIRE_TOKEN,
+		.req = job->req,
+		.generation = job->generation,
+		.slot = job->slot,
+		.seq = job->seq++,
+		.count = count };
 	must(lane_batcher_write(&w->lane, &event, sizeof event, ids, count) == STATUS_OK);
 	job->published += event.header.bytes;
 	played_wake(w);
@@ -227,8 +237,15 @@ void job_send_tokens(struct world *w, struct job *job, const int32_t *ids, uint3
 
 void job_send_end(struct world *w, struct job *job, enum wire_finish finish, enum status status)
 {
-	struct wire_end event = { .header.type = WIRE_END, .req = job->req, .generation = job->generation, .slot = job->slot,
-		.seq = job->seq, .finish = finish, .status = status, .prompt_tokens = job->prompt_tokens, .completion_tokens = job->seq };
+	struct wire_end event = { .header.type = WIRE_END,
+		.req = job->req,
+		.generation = job->generation,
+		.slot = job->slot,
+		.seq = job->seq,
+		.finish = finish,
+		.status = status,
+		.prompt_tokens = job->prompt_tokens,
+		.completion_tokens = job->seq };
 	must(lane_batcher_write(&w->lane, &event, sizeof event, NULL, 0) == STATUS_OK);
 	job->published += event.header.bytes;
 	played_wake(w);
@@ -247,8 +264,8 @@ uint64_t job_await_control(const struct world *w, const struct job *job, uint32_
 	uint64_t end = world_deadline(), word;
 	do
 		word = lane_batcher_control(&w->lane, job->slot);
-	while (lane_control_generation(word) == job->generation && !(lane_control_flags(word) & flags) && clock_now_ns() < end &&
-	    (world_nap(), true));
+	while (lane_control_generation(word) == job->generation && !(lane_control_flags(word) & flags) &&
+	    clock_now_ns() < end && (world_nap(), true));
 	must_msg(lane_control_generation(word) != job->generation || (lane_control_flags(word) & flags), "control %jx",
 	    (uintmax_t)word);
 	return word;
@@ -265,7 +282,7 @@ int32_t *world_encode(struct world *w, const char *text, uint32_t *ret_count)
 	return list.ids;
 }
 
-/* ---- clients ---------------------------------------------------------------------------------------------------------- */
+/* ---- clients --------------------------------------------------------------------------------------------------- */
 
 static void put_pair(struct buf *buf, const char *name, const char *value)
 {
@@ -341,7 +358,8 @@ void client_ask_body(const struct world *w, struct client *c, const char *body, 
 void client_ask(const struct world *w, struct client *c, const char *more)
 {
 	char body[512];
-	int  n = snprintf(body, sizeof body, "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]%s}", more);
+	int n = snprintf(body, sizeof body,
+	    "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]%s}", more);
 	client_ask_body(w, c, body, (size_t)n);
 }
 

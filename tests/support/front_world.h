@@ -1,5 +1,5 @@
-/* front_world.h: a front child as a real process with a real socket, a penstockd that the test plays, and clients.  For what a
- * good penstockd never does, and for measuring the child alone. */
+/* front_world.h: a front child as a real process with a real socket, a penstockd that the test plays, and clients.  For
+ * what a good penstockd never does, and for measuring the child alone. */
 #ifndef PENSTOCK_TESTS_FRONT_WORLD_H
 #define PENSTOCK_TESTS_FRONT_WORLD_H
 
@@ -47,7 +47,8 @@ struct world {
 	} record; /* the last one read */
 };
 
-/* Forks the child; CONFIGURE (may be NULL) changes the configuration before.  The drain time-out is 100 ms by default. */
+/* Forks the child; CONFIGURE (may be NULL) changes the configuration before.  The drain time-out is 100 ms by
+ * default. */
 void     world_open(struct world *w, void (*configure)(struct conf *));
 void     world_close(struct world *w); /* TERM, and the child must end well */
 uint64_t world_deadline(void);
@@ -93,7 +94,8 @@ void        client_connect(const struct world *w, struct client *c);
 void        client_send(struct client *c, const struct buf *bytes);
 void        client_request(struct buf *ret, const char *body, size_t len); /* the bytes of a chat request */
 void        client_ask_body(const struct world *w, struct client *c, const char *body, size_t len);
-void        client_ask(const struct world *w, struct client *c, const char *more); /* a short question with MORE fields */
+/* A short question with MORE fields. */
+void        client_ask(const struct world *w, struct client *c, const char *more);
 bool        client_read(struct client *c); /* one read; false at the end */
 const char *client_out(const struct client *c);
 void        client_until(struct client *c, const char *text);

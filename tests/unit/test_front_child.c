@@ -1,5 +1,5 @@
-/* A front child against a penstockd that this test plays, so that it can do what a good one never does: break the rules of
- * the lane, grow stale, answer late, come back as another one.  The child is a real process with a real socket. */
+/* A front child against a penstockd that this test plays, so that it can do what a good one never does: break the rules
+ * of the lane, grow stale, answer late, come back as another one.  The child is a real process with a real socket. */
 #include "base/clock.h"
 #include "support/front_world.h"
 
@@ -67,7 +67,8 @@ START_TEST(answers_to_reserve)
 
 	client_ask(w, &c, "");
 	job_expect_reserve(w, &job);
-	lane_batcher_reply(&w->lane, job.slot, job.generation - 1, LANE_REPLY_REJECT, 1); /* to an earlier use of the slot */
+	/* To an earlier use of the slot. */
+	lane_batcher_reply(&w->lane, job.slot, job.generation - 1, LANE_REPLY_REJECT, 1);
 	played_wake(w);
 	job_reply(w, &job, LANE_REPLY_WAIT, 3); /* admitted all the same */
 	job_expect_submit(w, &job);
@@ -118,7 +119,8 @@ START_TEST(foreign_events_are_dropped)
 }
 END_TEST
 
-/* Each way of breaking the lane's rules costs the tie, not the child: its clients get an error, then it attaches anew. */
+/* Each way of breaking the lane's rules costs the tie, not the child: its clients get an error, then it attaches
+ * anew. */
 START_TEST(broken_rules)
 {
 	struct world *w = &world;
@@ -132,7 +134,10 @@ START_TEST(broken_rules)
 		played_welcome(w);
 		client_ask(w, &c, way % 2 ? ",\"stream\":true" : "");
 		job_admit(w, &job);
-		struct wire_token event = { .header.type = WIRE_TOKEN, .req = job.req, .generation = job.generation, .slot = job.slot,
+		struct wire_token event = { .header.type = WIRE_TOKEN,
+			.req = job.req,
+			.generation = job.generation,
+			.slot = job.slot,
 			.count = 1 };
 		if (way == 0) { /* a choice that was not asked for */
 			event.choice = 1;
@@ -168,7 +173,8 @@ START_TEST(broken_rules)
 }
 END_TEST
 
-/* More events than the window allows while the client does not read: the child's memory is not the batcher's to fill. */
+/* More events than the window allows while the client does not read: the child's memory is not the batcher's to
+ * fill. */
 START_TEST(credit_overrun)
 {
 	struct world *w = &world;
@@ -184,8 +190,12 @@ START_TEST(credit_overrun)
 	job_admit(w, &job);
 	struct pollfd gone = { .fd = w->connection, .events = POLLIN };
 	for (int i = 0; i < 100000 && poll(&gone, 1, 0) == 0; i++) {
-		struct wire_token event = { .header.type = WIRE_TOKEN, .req = job.req, .generation = job.generation, .slot = job.slot,
-			.seq = job.seq, .count = count };
+		struct wire_token event = { .header.type = WIRE_TOKEN,
+			.req = job.req,
+			.generation = job.generation,
+			.slot = job.slot,
+			.seq = job.seq,
+			.count = count };
 		if (lane_batcher_write(&w->lane, &event, sizeof event, ids, count) == STATUS_OK)
 			job.seq++;
 		else
@@ -294,7 +304,8 @@ START_TEST(refusals_and_retries)
 	stale.epoch = w->epoch - 1;
 	stale.slots = SLOTS;
 	stale.vocab_fingerprint = hello.vocab_fingerprint;
-	ck_assert_int_eq(control_send(w->connection, &stale, CONTROL_WELCOME, (int[]){ w->lane.fd, w->wake.wait_fd }, 2), STATUS_OK);
+	ck_assert_int_eq(control_send(w->connection, &stale, CONTROL_WELCOME, (int[]){ w->lane.fd, w->wake.wait_fd }, 2),
+	    STATUS_OK);
 	ck_assert(played_left(w));
 	lane_close(&w->lane);
 	wake_close(&w->wake);
@@ -365,7 +376,8 @@ START_TEST(client_leaves)
 }
 END_TEST
 
-/* A prompt many times the record ring, taken slowly: every id once and in order, and the child waits without spinning. */
+/* A prompt many times the record ring, taken slowly: every id once and in order, and the child waits without
+ * spinning. */
 START_TEST(long_prompt_in_pieces)
 {
 	struct world *w = &world;

@@ -244,7 +244,8 @@ START_TEST(limits)
 END_TEST
 
 /* Feeds the body in pieces of PIECE bytes; returns the content, the last status in *ret. */
-static size_t feed(const struct bytes *in, size_t piece, unsigned char *content, struct records_body *body, enum status *ret)
+static size_t feed(const struct bytes *in, size_t piece, unsigned char *content, struct records_body *body,
+    enum status *ret)
 {
 	size_t       total = 0, n;
 	struct error error;
@@ -319,8 +320,8 @@ START_TEST(body_refusals)
 }
 END_TEST
 
-/* Mutations of a good request: no read past the end (sanitizers), and a head called complete keeps the limits.  ROUNDS can
- * be raised with PENSTOCK_ROUNDS in the environment. */
+/* Mutations of a good request: no read past the end (sanitizers), and a head called complete keeps the limits.  ROUNDS
+ * can be raised with PENSTOCK_ROUNDS in the environment. */
 START_TEST(mutations)
 {
 	const char          *rounds_text = getenv("PENSTOCK_ROUNDS");

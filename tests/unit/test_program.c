@@ -53,9 +53,10 @@ END_TEST
 
 START_TEST(wrong_arguments_fail_and_leave_conf)
 {
-	const char *const *cases[] = { ARGUMENTS("--set", "batcher.max_running=0"), ARGUMENTS("--set", "batcher.max_running"),
-		ARGUMENTS("--set", "nothing.here=1"), ARGUMENTS("--set", "batcher.block_size=17"), ARGUMENTS("--listen-fd", "x"),
-		ARGUMENTS("--listen-fd", "2"), ARGUMENTS("--unknown"), ARGUMENTS("argument") };
+	const char *const *cases[] = { ARGUMENTS("--set", "batcher.max_running=0"),
+		ARGUMENTS("--set", "batcher.max_running"), ARGUMENTS("--set", "nothing.here=1"),
+		ARGUMENTS("--set", "batcher.block_size=17"), ARGUMENTS("--listen-fd", "x"), ARGUMENTS("--listen-fd", "2"),
+		ARGUMENTS("--unknown"), ARGUMENTS("argument") };
 	struct conf conf;
 
 	memset(&conf, 0x5a, sizeof conf);
