@@ -20,6 +20,13 @@ tests_reference_test_smollm2_LDADD = $(RUNNER_LIBS)
 EXTRA_DIST += tests/reference/make_smollm2.py tests/reference/smollm2.ref \
 	tests/reference/make_tiny.py tests/reference/tiny.ref
 
+# Weights of quantised checkpoints, from the file to the product.
+check_PROGRAMS += tests/unit/test_fmt_linear
+TESTS += tests/unit/test_fmt_linear
+tests_unit_test_fmt_linear_SOURCES = tests/unit/test_fmt_linear.c
+tests_unit_test_fmt_linear_LDADD = $(CPU_LIBS) $(MODEL_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm
+EXTRA_DIST += tests/data/make_linear.py tests/data/linear.safetensors
+
 if HAVE_CHECK
 cpu_tests = tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler tests/unit/test_model
 check_PROGRAMS += $(cpu_tests)
