@@ -252,7 +252,10 @@ static void look_at_reply(struct request *request, uint64_t now_ns)
 	case LANE_REPLY_REJECT:
 		scoreboard_add(request->child->counters, COUNTER_REJECTED, 1);
 		leave_slot(request); /* its generation is over */
-		fail(request, STATUS_FULL, value ? value : 1, now_ns, "too many requests are waiting; try again later");
+		if (attach_ready(&request->child->attach, now_ns))
+			fail(request, STATUS_FULL, value ? value : 1, now_ns, "too many requests are waiting; try again later");
+		else /* it began to drain after the request was taken on */
+			fail(request, STATUS_UNAVAILABLE, value ? value : 1, now_ns, "the service is ending; try again later");
 		return;
 	case LANE_REPLY_NONE:
 		return;
