@@ -69,3 +69,17 @@ fuzz_fuzz_ring_LDADD = $(FUZZ_RING_LIBS)
 fuzz_fuzz_ring_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 endif
 EXTRA_DIST += tests/corpus/ring
+
+# FastCGI records.
+check_PROGRAMS += tests/unit/replay_records
+TESTS += tests/unit/replay_records
+tests_unit_replay_records_SOURCES = fuzz/replay.c fuzz/fuzz_records.c
+tests_unit_replay_records_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/fcgi"'
+tests_unit_replay_records_LDADD = libfront.a $(BASE_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_records
+fuzz_fuzz_records_SOURCES = fuzz/fuzz_records.c
+fuzz_fuzz_records_LDADD = libfront.a $(BASE_LIBS)
+fuzz_fuzz_records_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/fcgi

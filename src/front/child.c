@@ -294,6 +294,7 @@ static void turn(struct child *child)
 	int                n = wait_events(child, events);
 	uint64_t           now_ns = clock_now_ns();
 
+	atomic_store_explicit(&child->counters->beat_ns, now_ns, memory_order_relaxed);
 	serve_lane(child, now_ns); /* streams first: a token that is here goes out before new work is looked at */
 	for (int i = 0; i < n; i++)
 		on_event(child, &events[i], now_ns);

@@ -89,6 +89,7 @@ struct request {
 	uint64_t id;
 	bool     reserved, submitted; /* RESERVE, SUBMIT written */
 	uint32_t sent;                /* prompt tokens written */
+	uint32_t choices;             /* the job's, which is the helper's while it tokenises */
 	uint32_t ends_due;            /* choices whose END has not been received */
 	uint32_t choices_open;        /* choices whose END has not been rendered */
 

@@ -159,7 +159,7 @@ static void reserve(struct request *request, uint64_t now_ns)
 		fail(request, STATUS_FULL, 1, now_ns, "no room for another request on this server; try again soon");
 		return;
 	}
-	request->ends_due = request->choices_open = api_call_job(request->call)->choices;
+	request->choices = request->ends_due = request->choices_open = api_call_job(request->call)->choices;
 	request->state = REQUEST_RESERVE;
 	write_reserve(request);
 }
@@ -286,9 +286,8 @@ static enum status take_event(struct request *request, const struct wire_token *
 {
 	static const char pad[8];
 	struct child     *child = request->child;
-	uint32_t          choices = api_call_job(request->call)->choices;
 
-	if (event->choice >= choices)
+	if (event->choice >= request->choices)
 		return STATUS_INVALID;
 	request->received += (uint32_t)bytes;
 	if (request->received - request->consumed > child->attach.window + CHILD_EVENT_SLACK)

@@ -21,6 +21,12 @@ tests_unit_test_front_child_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_unit_test_front_child_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_front_child_LDADD = $(FRONT_ALL_LIBS) $(UNIT_LIBS)
 
+check_PROGRAMS += tests/unit/test_front_parts
+TESTS += tests/unit/test_front_parts
+tests_unit_test_front_parts_SOURCES = tests/unit/test_front_parts.c
+tests_unit_test_front_parts_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_front_parts_LDADD = $(FRONT_ALL_LIBS) $(UNIT_LIBS)
+
 check_PROGRAMS += tests/unit/test_front_records
 TESTS += tests/unit/test_front_records
 tests_unit_test_front_records_SOURCES = tests/unit/test_front_records.c

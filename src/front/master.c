@@ -31,6 +31,7 @@
 #define RESPAWN_FIRST_NS (100 * CLOCK_NS_PER_MS)
 #define RESPAWN_MAX_NS   (10 * CLOCK_NS_PER_S)
 #define HEALTHY_NS       (10 * CLOCK_NS_PER_S) /* a child that lived so long is replaced at once */
+#define LOOK_NS          (1 * CLOCK_NS_PER_S)  /* how often children are looked at */
 #define GRACE_NS         (3 * CLOCK_NS_PER_S)
 #define REEXECUTE_NS     (30 * CLOCK_NS_PER_S) /* least age for executing anew when the model file is the same */
 
@@ -47,7 +48,7 @@ struct master {
 	int                   signal_fd, mismatch_fd, life[2]; /* life: the children's end reads end-of-file when we die */
 	bool                  draining;
 	uint64_t              tried_ns; /* of the start, or of the last try to execute anew */
-	uint64_t              kill_ns, watchdog_ns, next_watchdog_ns;
+	uint64_t              kill_ns, watchdog_ns, next_watchdog_ns, looked_ns, look_after_ns;
 };
 
 static void notify(const char *state)
@@ -85,6 +86,7 @@ static void start_child(struct master *master, uint32_t index, uint64_t now_ns)
 	}
 	slot->pid = pid;
 	slot->started_ns = now_ns;
+	atomic_store_explicit(&master->board->slots[index].beat_ns, now_ns, memory_order_relaxed);
 	master->running++;
 	atomic_store_explicit(&master->board->running, master->running, memory_order_relaxed);
 }
@@ -132,6 +134,26 @@ static void reap(struct master *master, uint64_t now_ns)
 				bury(master, i, status, now_ns);
 				break;
 			}
+}
+
+/* A child that hangs holds its connections, and may hold the one wake-up that a new connection gives (EPOLLEXCLUSIVE). */
+static void kill_hung(struct master *master, uint64_t now_ns)
+{
+	uint64_t patience = (uint64_t)master->options.conf->front_watchdog_ms * CLOCK_NS_PER_MS;
+
+	if (now_ns - master->looked_ns > 3 * LOOK_NS) /* everybody stood still, this process too: let them run first */
+		master->look_after_ns = now_ns + 3 * LOOK_NS;
+	master->looked_ns = now_ns;
+	if (now_ns < master->look_after_ns)
+		return;
+	for (uint32_t i = 0; i < master->count; i++) {
+		uint64_t beat_ns = atomic_load_explicit(&master->board->slots[i].beat_ns, memory_order_relaxed);
+		if (master->slots[i].pid == 0 || now_ns < beat_ns + patience)
+			continue;
+		log_error("child %d has not come round for %llu ms: killed", (int)master->slots[i].pid,
+		    (unsigned long long)((now_ns - beat_ns) / CLOCK_NS_PER_MS));
+		kill(master->slots[i].pid, SIGKILL);
+	}
 }
 
 static void signal_children(const struct master *master, int signal)
@@ -276,17 +298,15 @@ static void on_mismatch(struct master *master, uint64_t now_ns)
 
 static int sleep_ms(const struct master *master, uint64_t now_ns)
 {
-	uint64_t next = UINT64_MAX;
+	uint64_t next = now_ns + LOOK_NS;
 
 	for (uint32_t i = 0; i < master->count && !master->draining; i++)
 		if (master->slots[i].pid == 0 && master->slots[i].start_ns < next)
 			next = master->slots[i].start_ns;
-	if (master->draining)
+	if (master->draining && master->kill_ns < next)
 		next = master->kill_ns;
 	if (master->watchdog_ns && master->next_watchdog_ns < next)
 		next = master->next_watchdog_ns;
-	if (next == UINT64_MAX)
-		return -1;
 	return next <= now_ns ? 0 : (int)((next - now_ns + CLOCK_NS_PER_MS - 1) / CLOCK_NS_PER_MS);
 }
 
@@ -305,6 +325,7 @@ static void loop(struct master *master)
 		if (n > 0 && fds[1].revents)
 			on_mismatch(master, now_ns);
 		start_due(master, now_ns);
+		kill_hung(master, now_ns);
 		if (master->draining && now_ns >= master->kill_ns) {
 			log_warn("%u children did not end in time: killed", master->running);
 			signal_children(master, SIGKILL);

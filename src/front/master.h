@@ -1,4 +1,5 @@
-/* master.h: the master of the fronts: forks the children, keeps their number, passes signals on, and drains.
+/* master.h: the master of the fronts: forks the children, keeps their number (a dead child is replaced, a hung one is
+ * killed first), passes signals on, and drains.
  *
  *   TERM, INT, QUIT   children finish their requests within front.drain_timeout_ms, then everything ends
  *   HUP               keys are read anew, here and in every child

@@ -22,6 +22,7 @@ enum counter {
 
 struct scoreboard_slot {
 	_Alignas(64) _Atomic uint64_t values[COUNTER_COUNT];
+	_Atomic uint64_t beat_ns; /* CLOCK_MONOTONIC of the child's last turn, at least one a second */
 };
 
 struct scoreboard {

@@ -163,6 +163,20 @@ def test_client_leaves_in_every_state():
         equal(m["penstock_requests_cancelled_total"], 10)
 
 
+def test_hung_child_is_replaced():
+    """A child that does not come round is killed; what it held is cut, and the service is whole again."""
+    conf = dict(CONF, **{"front.watchdog_ms": 3000})
+    with harness.Stack(script=script(ENDLESS, 1000, 0), conf=conf) as stack:
+        wait_attached(stack)
+        victim = stack.front_children()[0]
+        kill(victim, signal.SIGSTOP)
+        harness.wait_until(lambda: victim not in stack.front_children(), "the hung child to be killed")
+        wait_attached(stack)
+        check("has not come round" in stack.front.log_text())
+        equal(stack.chat(max_tokens=5).status, 200)
+        wait_idle(stack)
+
+
 def test_random_disconnects():
     """Clients that leave at random moments leave no lane, slot or block in use.  PENSTOCK_ROUNDS raises their number."""
     rounds = int(os.environ.get("PENSTOCK_ROUNDS", 300))

@@ -252,6 +252,29 @@ def test_dying_children_are_replaced_more_and_more_seldom():
         check(first[1] in stack.front_children())
 
 
+def test_the_service_manager_is_told():
+    """READY once the children run, WATCHDOG while the master lives, STOPPING at TERM."""
+    import socket
+    with harness.Stack(conf=CONF, start=False) as stack:
+        path = os.path.join(stack.dir, "notify.sock")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(path)
+            manager.settimeout(harness.DEADLINE)
+            stack.env = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"}
+            stack.start_front()
+            first = manager.recv(4096).decode()
+            if not stack.front.running():
+                harness.skip("built without sd_notify")
+            check("READY=1" in first, first)
+            equal(len(stack.front_children()), 2)
+            for _ in range(3):
+                equal(manager.recv(4096), b"WATCHDOG=1")
+            stack.front.popen.send_signal(signal.SIGTERM)
+            while b"STOPPING=1" not in manager.recv(4096):
+                pass
+            equal(stack.front.popen.wait(harness.DEADLINE), 0)
+
+
 def test_memory_and_hardening():
     with harness.Stack(script=script("hello"), conf=CONF) as stack:
         wait_attached(stack)
