@@ -163,7 +163,7 @@ static void reload_keys(struct child *child)
 	if (child->api.keys != child->options.api->keys) /* the master's are shared memory pages: left alone */
 		keys_free(child->api.keys);
 	child->api.keys = keys;
-	log_info("%zu keys read", keys_count(keys));
+	log_info("keys read: %zu", keys_count(keys));
 }
 
 static void on_signal(struct child *child, uint64_t now_ns)

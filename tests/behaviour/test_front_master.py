@@ -59,12 +59,14 @@ def test_keys_are_read_anew():
         equal(status(old), {200})
         equal(status(new), {401}, "not read yet")
         stack.front.popen.send_signal(signal.SIGHUP)
-        harness.wait_until(lambda: status(new) == {200}, "the new key to work in every child")
+        harness.wait_until(lambda: stack.front.log_text().count("keys read: 2") == 2, "both children to read them")
+        equal(status(new), {200})
         equal(status(old), {200})
         identity = stack.tool("key", "list", "--keys", stack.keys_file).stdout.splitlines()[0].split()[0]
         equal(stack.tool("key", "revoke", "--keys", stack.keys_file, identity).returncode, 0)
         stack.front.popen.send_signal(signal.SIGHUP)
-        harness.wait_until(lambda: status(old) == {401}, "the old key to be refused by every child")
+        harness.wait_until(lambda: stack.front.log_text().count("keys read: 1") == 2, "both children to read them")
+        equal(status(old), {401})
         with open(stack.keys_file, "a") as f:
             f.write("damage\n")
         stack.front.popen.send_signal(signal.SIGHUP)
