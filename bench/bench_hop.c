@@ -156,7 +156,7 @@ static void doorbell_batcher(struct bench *b)
 	uint64_t ns;
 
 	for (uint32_t got = 0; got < b->hops;) {
-		doorbell_sleep(&b->doorbell, DOORBELL_TICK_MS * CLOCK_NS_PER_MS, 1, lane_pending, &b->lane);
+		doorbell_sleep(&b->doorbell, DOORBELL_TICK_MS * CLOCK_NS_PER_MS, lane_pending, &b->lane);
 		(void)doorbell_take_ready(&b->doorbell, 0);
 		while (got < b->hops && take_record(&b->lane, &ns))
 			b->samples[got++] = ns;
@@ -212,15 +212,13 @@ static void run(struct bench *b, const char *name, uint32_t hops, void (*front)(
 	struct lane_geometry geometry;
 	struct lane          lane;
 	struct error         error;
-	char                 instance[32];
 	int                  result = 0;
 	pid_t                child;
 
 	b->hops = hops;
-	snprintf(instance, sizeof instance, "bench-%d", (int)getpid());
 	if (lane_geometry_plan(16, 32768, &geometry) != STATUS_OK || lane_create(&geometry, &b->lane,
 	    &error) != STATUS_OK ||
-	    doorbell_create(instance, -1, &b->doorbell, &error) != STATUS_OK ||
+	    doorbell_create(&b->doorbell, &error) != STATUS_OK ||
 	    wake_create(&b->wake, &error) != STATUS_OK || lane_attach(b->lane.fd, &lane, &error) != STATUS_OK)
 		fail(error.message);
 	child = fork();

@@ -17,11 +17,11 @@
  * doorbell.h.  Every thread has a store buffer: a plain store goes into it and reaches memory some time later, in order
  * (total store order, as on x86-64; weaker machines reorder more, but this is enough to lose wake-ups).  A sequentially
  * consistent store waits until its buffer is empty before the thread goes on (mov + mfence, or xchg); a locked operation
- * (fetch_or, exchange, the semaphore's) does so before it works on memory.  No thread here loads a word while a store of
+ * (fetch_or, fetch_add, exchange) does so before it works on memory.  No thread here loads a word while a store of
  * its own to that word is in its buffer, so store-to-load forwarding does not arise.
  *
- * The semaphore has no time-out here: the tick would hide what is looked for.  Lost is a state in which the intake thread
- * waits, the semaphore is 0, and a front has finished ringing for a record that has not been read (the monitor's
+ * The wait has no time-out here: the tick would hide what is looked for.  Lost is a state in which the intake thread
+ * waits, no post has come since S5, and a front has finished ringing for a record that has not been read (the monitor's
  * assertion); and any deadlock is an error as well.
  */
 #ifndef FRONTS
@@ -39,7 +39,8 @@
 #define WORDS       (2 * FRONTS + 1)
 
 byte memory[WORDS];
-byte semaphore;
+byte posts; /* never wraps here */
+byte seen;  /* the intake thread's */
 chan buffer[FRONTS + 1] = [3] of { byte, byte }; /* address, value */
 
 /* What the monitor needs and no thread may look at. */
@@ -78,7 +79,7 @@ proctype front(byte f)
 		set_ready(f);                                  /* F2 */
 		sleeping = memory[SLEEPING];                   /* F3 */
 		if
-		:: sleeping -> atomic { drained(f) -> semaphore++; rung[f] = n }  /* F4 */
+		:: sleeping -> atomic { drained(f) -> posts++; rung[f] = n }  /* F4 */
 		:: else -> rung[f] = n
 		fi
 	:: else -> break
@@ -87,7 +88,7 @@ proctype front(byte f)
 
 proctype intake()
 {
-	byte f, word, total, drains;
+	byte f, word, total;
 	bool found;
 
 	do
@@ -119,22 +120,10 @@ proctype intake()
 		od;
 		if
 		:: found -> skip
-		:: else -> atomic { semaphore > 0 && drained(INTAKE) -> semaphore--; asleep = false }  /* S3 */
+		:: else -> atomic { posts != seen && drained(INTAKE) -> asleep = false }  /* S3 */
 		fi;
 		store_ordered(INTAKE, SLEEPING, 0);            /* S4 */
-		drains = 0;
-		do                                             /* S5: at most one post per lane */
-		:: drains < FRONTS ->
-			atomic {
-				drained(INTAKE) ->
-				if
-				:: semaphore > 0 -> semaphore--
-				:: else -> drains = FRONTS - 1
-				fi
-			}
-			drains++
-		:: else -> break
-		od;
+		seen = posts;                                  /* S5 */
 		f = 0;
 		do                                             /* the bits, then the lanes */
 		:: f < FRONTS ->
@@ -168,7 +157,7 @@ proctype monitor()
 
 	select(f : 0 .. FRONTS - 1);
 end:
-	atomic { asleep && semaphore == 0 && rung[f] > taken[f] -> assert(false) }
+	atomic { asleep && posts == seen && rung[f] > taken[f] -> assert(false) }
 }
 
 init

@@ -74,7 +74,7 @@ enum status batcher_open(struct batcher *b, const struct conf *conf, struct erro
 	if (!status)
 		status = metrics_create(conf->service_instance, gid, &b->metrics, error);
 	if (!status)
-		status = doorbell_create(conf->service_instance, gid, &b->doorbell, error);
+		status = doorbell_create(&b->doorbell, error);
 	if (status)
 		return status;
 	admission_init(&b->admission, &b->metrics, (uint32_t)conf->batcher_max_running, (uint32_t)conf->batcher_max_queued);
@@ -105,7 +105,6 @@ static void unlink_socket(const struct batcher *b)
 void batcher_unlink(struct batcher *b)
 {
 	unlink_socket(b);
-	object_unlink(b->doorbell.name);
 	object_unlink(b->metrics.name);
 	object_unlink(b->header.name);
 }

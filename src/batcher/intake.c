@@ -445,7 +445,7 @@ static void *run(void *context)
 			queue_poke(&w->b->queue);
 		w->poke = false;
 		if (!again)
-			doorbell_sleep(&w->b->doorbell, tick_ns, used ? used : 1, any_pending, w);
+			doorbell_sleep(&w->b->doorbell, tick_ns, any_pending, w);
 	}
 	/* What is still on its way in goes with the process. */
 	for (uint32_t i = 0; i < lanes_used(&w->b->lanes); i++)

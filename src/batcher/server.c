@@ -163,7 +163,10 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 		return false;
 	}
 	welcome.lane = lane->index;
-	status = control_send(c->fd, &welcome, CONTROL_WELCOME, (int[]){ lane->lane.fd, lane->wake.wait_fd }, CONTROL_FDS_MAX);
+	status = control_send(c->fd, &welcome, CONTROL_WELCOME,
+	    (int[CONTROL_FDS_MAX]){ [CONTROL_FD_LANE] = lane->lane.fd, [CONTROL_FD_WAKE] = lane->wake.wait_fd,
+	        [CONTROL_FD_DOORBELL] = b->doorbell.fd },
+	    CONTROL_FDS_MAX);
 	if (status) {
 		lanes_recycle(lane);
 		lane->held = false;

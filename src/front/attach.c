@@ -115,10 +115,10 @@ static enum status move_in(struct attach *attach, const struct control_message *
 		status = error_set(error, STATUS_UNAVAILABLE, "the welcome is of another epoch than the header");
 		goto fail_header;
 	}
-	status = doorbell_open(attach->conf->service_instance, &doorbell, error);
+	status = doorbell_attach(fds[CONTROL_FD_DOORBELL], &doorbell, error);
 	if (status)
 		goto fail_header;
-	status = lane_attach(fds[0], &lane, error);
+	status = lane_attach(fds[CONTROL_FD_LANE], &lane, error);
 	if (status)
 		goto fail_doorbell;
 	if (welcome->slots != lane.geometry.slot_count || welcome->lane >= LANE_COUNT_MAX) {
@@ -126,7 +126,7 @@ static enum status move_in(struct attach *attach, const struct control_message *
 		    welcome->slots, lane.geometry.slot_count);
 		goto fail_lane;
 	}
-	if (!add(attach, fds[1], attach->wake_tag)) {
+	if (!add(attach, fds[CONTROL_FD_WAKE], attach->wake_tag)) {
 		status = error_set(error, STATUS_IO, "epoll_ctl: %s", strerror(errno));
 		goto fail_lane;
 	}
@@ -137,7 +137,7 @@ static enum status move_in(struct attach *attach, const struct control_message *
 	attach->slots = welcome->slots;
 	attach->window = lane.geometry.stream_window;
 	attach->epoch = welcome->epoch;
-	attach->wake_fd = fds[1];
+	attach->wake_fd = fds[CONTROL_FD_WAKE];
 	attach->state = ATTACH_UP;
 	attach->tried = true;
 	attach->backoff_ns = BACKOFF_FIRST_NS;
@@ -180,7 +180,8 @@ static enum attach_event on_answer(struct attach *attach, const struct control_m
 		error_set(&why, answer->status && answer->status < STATUS_COUNT ? (enum status)answer->status : STATUS_INVALID,
 		    "%s", answer->type == CONTROL_REFUSE ? answer->text : "penstockd answered HELLO with no WELCOME");
 	else if (!move_in(attach, answer, fds, now_ns, &why)) {
-		close(fds[0]); /* mapped; the handle needs no descriptor */
+		close(fds[CONTROL_FD_LANE]); /* mapped; the handles need no descriptors */
+		close(fds[CONTROL_FD_DOORBELL]);
 		return ATTACH_CAME;
 	}
 	for (int i = 0; i < fd_count; i++)

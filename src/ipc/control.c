@@ -175,10 +175,12 @@ static int take_descriptors(struct msghdr *packet, int *fds)
 		for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
 			int fd;
 			memcpy(&fd, (const char *)c + at, sizeof fd);
-			if (count < CONTROL_FDS_MAX)
+			if (count < CONTROL_FDS_MAX) {
 				fds[count++] = fd;
-			else
-				close(fd);
+				continue;
+			}
+			close(fd);
+			packet->msg_flags |= MSG_CTRUNC; /* the alignment left room for more than was asked for */
 		}
 	}
 	return count;

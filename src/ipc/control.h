@@ -2,13 +2,14 @@
  *
  *   child                      penstockd                     tool                    penstockd
  *   HELLO       ─────────────►                               STATUS or DRAIN ──────►
- *               ◄─────────────  WELCOME + 2 descriptors                      ◄──────  DONE (words)
+ *               ◄─────────────  WELCOME + 3 descriptors                      ◄──────  DONE (words)
  *               ◄─────────────  or REFUSE (status, words)
  *   the connection stays open
  *
- * A child connects after fork and gets with WELCOME two descriptors (SCM_RIGHTS): its lane's memfd and the descriptor
- * it waits on (wake.h); only then may it submit.  The connection stays open: end-of-file is the death notice in both
- * directions.  The tool is answered once.  All sockets are close-on-exec and, once connected, never block.
+ * A child connects after fork and gets with WELCOME three descriptors (SCM_RIGHTS): its lane's memfd, the descriptor it
+ * waits on (wake.h) and the doorbell's memfd; only then may it submit.  The connection stays open: end-of-file is the
+ * death notice in both directions.  The tool is answered once.  All sockets are close-on-exec and, once connected, never
+ * block.
  */
 #ifndef PENSTOCK_IPC_CONTROL_H
 #define PENSTOCK_IPC_CONTROL_H
@@ -33,7 +34,10 @@ struct control_message {
 	char     text[256];         /* REFUSE, DONE: words for a person; always terminated by the receiver */
 };
 
-enum { CONTROL_FDS_MAX = 2, CONTROL_BACKLOG = 1024 };
+/* The descriptors of WELCOME, in this order. */
+enum { CONTROL_FD_LANE, CONTROL_FD_WAKE, CONTROL_FD_DOORBELL, CONTROL_FDS_MAX };
+
+enum { CONTROL_BACKLOG = 1024 };
 
 /* Listens on PATH (an old socket there is unlinked, anything else is an error), mode 0660, group GID (−1 = leave).
  * Returns a non-blocking fd. */
@@ -54,9 +58,9 @@ enum status control_send(int fd, struct control_message *message, enum control_t
  * any other number the message is STATUS_INVALID and they are closed here.  RET_FDS has room for CONTROL_FDS_MAX. */
 enum status control_receive(int fd, struct control_message *ret, int *ret_fds, int *ret_fd_count, struct error *error);
 
-/* The whole attach of a child: connect, HELLO, WELCOME within TIMEOUT_MS.  On success the caller owns *ret_fd,
- * ret_fds[0] (lane) and ret_fds[1] (to wait on).  STATUS_UNAVAILABLE: nobody there or still loading; STATUS_TIMEOUT;
- * STATUS_GONE; STATUS_INVALID: mismatch; or the status of a REFUSE with its words. */
+/* The whole attach of a child: connect, HELLO, WELCOME within TIMEOUT_MS.  On success the caller owns *ret_fd and
+ * the descriptors.  STATUS_UNAVAILABLE: nobody there or still loading; STATUS_TIMEOUT; STATUS_GONE; STATUS_INVALID:
+ * mismatch; or the status of a REFUSE with its words. */
 enum status control_attach(const char *path, const struct control_message *hello, int timeout_ms, int *ret_fd,
     struct control_message *ret_welcome, int ret_fds[CONTROL_FDS_MAX], struct error *error);
 

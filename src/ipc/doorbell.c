@@ -1,65 +1,51 @@
 /* doorbell.c: owns the doorbell object and both halves of the intake thread's sleep handshake (the essay and the labels
  * are in doorbell.h).  Does not own the lanes, nor what the intake thread does when it is awake.
- * Invariant: a record published before doorbell_ring is either seen by doorbell_sleep's re-check or its sleep ends. */
+ * Invariants: a record published before doorbell_ring is either seen by doorbell_sleep's re-check or its sleep ends;
+ * whatever stands in the object, no call fails, aborts, or sleeps longer than it was told. */
 #include "ipc/doorbell.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "ipc/object.h"
 
 #include <errno.h>
-#include <string.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-#define DOORBELL_MAGIC UINT64_C(0x706e7374646f6f31)
+_Static_assert(sizeof(_Atomic uint32_t) == 4, "a futex is 32 bits");
 
-static uint64_t layout_hash(void)
-{
-	const uint64_t layout[] = { sizeof(struct doorbell_shared), offsetof(struct doorbell_shared, semaphore),
-	    sizeof(sem_t),
-		offsetof(struct doorbell_shared, sleeping), offsetof(struct doorbell_shared, ready), wire_layout_hash() };
-
-	return hash_fnv1a(HASH_FNV1A_START, layout, sizeof layout);
-}
-
-enum status doorbell_create(const char *instance, int gid, struct doorbell *ret, struct error *error)
-{
-	struct doorbell doorbell = { 0 };
-	void           *map = NULL;
-	enum status     status = object_create(instance, "doorbell", sizeof *doorbell.shared, 0660, gid, doorbell.name,
-	    &map, error);
-
-	if (status != STATUS_OK)
-		return status;
-	doorbell.shared = map;
-	if (sem_init(&doorbell.shared->semaphore, 1, 0)) {
-		status = error_set(error, STATUS_IO, "cannot make the doorbell's semaphore: %s", strerror(errno));
-		doorbell_close(&doorbell);
-		return status;
-	}
-	object_publish(map, DOORBELL_MAGIC, layout_hash());
-	*ret = doorbell;
-	return STATUS_OK;
-}
-
-enum status doorbell_open(const char *instance, struct doorbell *ret, struct error *error)
+enum status doorbell_create(struct doorbell *ret, struct error *error)
 {
 	void       *map = NULL;
-	enum status status = object_open(instance, "doorbell", sizeof *ret->shared, true, DOORBELL_MAGIC, layout_hash(),
-	    &map, error);
+	int         fd = -1;
+	enum status status = object_create_sealed("doorbell", sizeof *ret->shared, &fd, &map, error);
 
 	if (status == STATUS_OK)
-		*ret = (struct doorbell) { .shared = map };
+		*ret = (struct doorbell) { .shared = map, .fd = fd };
+	return status;
+}
+
+enum status doorbell_attach(int fd, struct doorbell *ret, struct error *error)
+{
+	const size_t size = sizeof *ret->shared;
+	void        *map = NULL;
+	size_t       bytes;
+	enum status  status = object_attach_sealed(fd, "doorbell", size, size, &map, &bytes, error);
+
+	if (status == STATUS_OK)
+		*ret = (struct doorbell) { .shared = map, .fd = -1 };
 	return status;
 }
 
 void doorbell_close(struct doorbell *doorbell)
 {
-	if (!doorbell)
+	if (!doorbell || !doorbell->shared)
 		return;
-	/* The semaphore is not destroyed: fronts may still post to it; it is plain memory and goes with the object. */
 	object_unmap(doorbell->shared, sizeof *doorbell->shared);
-	object_unlink(doorbell->name);
-	*doorbell = (struct doorbell) { 0 };
+	if (doorbell->fd >= 0)
+		close(doorbell->fd);
+	*doorbell = (struct doorbell) { .fd = -1 };
 }
 
 void doorbell_ring(struct doorbell *doorbell, int lane)
@@ -73,8 +59,9 @@ void doorbell_ring(struct doorbell *doorbell, int lane)
 		if (!atomic_load_explicit(&shared->sleeping, memory_order_seq_cst))
 			return;
 	}
-	/* F4.  The only failure of a valid semaphore is EOVERFLOW: it has posts enough. */
-	(void)sem_post(&shared->semaphore);
+	/* F4: seq_cst, pairs with S3 and S5. */
+	atomic_fetch_add_explicit(&shared->posts, 1, memory_order_seq_cst);
+	(void)syscall(SYS_futex, &shared->posts, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 uint64_t doorbell_take_ready(struct doorbell *doorbell, unsigned word)
@@ -96,28 +83,33 @@ static bool any_ready(struct doorbell_shared *shared)
 	return false;
 }
 
-enum doorbell_wake doorbell_sleep(struct doorbell *doorbell, uint64_t timeout_ns, unsigned lanes,
-    bool (*any_pending)(void *), void *context)
+/* S3.  True when the time has passed; false on a wake, a signal, or a post that is there already. */
+static bool wait_for_post(struct doorbell *doorbell, uint64_t timeout_ns)
+{
+	uint64_t        until = clock_now_ns() + timeout_ns;
+	struct timespec deadline = { .tv_sec = (time_t)(until / CLOCK_NS_PER_S), .tv_nsec = (long)(until % CLOCK_NS_PER_S) };
+
+	/* FUTEX_WAIT_BITSET takes an absolute time of CLOCK_MONOTONIC: setting the wall clock moves nothing. */
+	return syscall(SYS_futex, &doorbell->shared->posts, FUTEX_WAIT_BITSET, doorbell->seen, &deadline, NULL,
+	           FUTEX_BITSET_MATCH_ANY) != 0 &&
+	    errno == ETIMEDOUT;
+}
+
+enum doorbell_wake doorbell_sleep(struct doorbell *doorbell, uint64_t timeout_ns, bool (*any_pending)(void *), void *context)
 {
 	struct doorbell_shared *shared = doorbell->shared;
 	enum doorbell_wake      wake = DOORBELL_PENDING;
 
 	/* S1: seq_cst, pairs with F3. */
 	atomic_store_explicit(&shared->sleeping, 1, memory_order_seq_cst);
-	if (!any_ready(shared) && !any_pending(context)) {
-		uint64_t        until = clock_now_ns() + timeout_ns;
-		struct timespec deadline = { .tv_sec = (time_t)(until / CLOCK_NS_PER_S),
-		    .tv_nsec = (long)(until % CLOCK_NS_PER_S) };
-
-		/* S3.  Absolute monotonic time: setting the wall clock moves nothing. */
-		wake = sem_clockwait(&shared->semaphore, CLOCK_MONOTONIC, &deadline) && errno == ETIMEDOUT ? DOORBELL_TICK :
-		    DOORBELL_RUNG;
-	}
+	if (!any_ready(shared) && !any_pending(context))
+		wake = wait_for_post(doorbell, timeout_ns) ? DOORBELL_TICK : DOORBELL_RUNG;
 	/* S4: seq_cst, so that it stays before the reads of S5. */
 	atomic_store_explicit(&shared->sleeping, 0, memory_order_seq_cst);
-	/* S5. */
-	for (unsigned i = 0; i < lanes && sem_trywait(&shared->semaphore) == 0; i++)
-		if (wake == DOORBELL_TICK)
-			wake = DOORBELL_RUNG;
+	/* S5: seq_cst, pairs with F4: who posted before it has stored what the caller reads after it. */
+	uint32_t posts = atomic_load_explicit(&shared->posts, memory_order_seq_cst);
+	if (wake == DOORBELL_TICK && posts != doorbell->seen)
+		wake = DOORBELL_RUNG;
+	doorbell->seen = posts;
 	return wake;
 }

@@ -48,7 +48,7 @@ enum status header_create(const char *instance, int gid, struct header *ret, str
 enum status header_open(const char *instance, struct header *ret, struct error *error)
 {
 	void       *map = NULL;
-	enum status status = object_open(instance, "header", sizeof *ret->shared, false, HEADER_MAGIC, layout_hash(), &map,
+	enum status status = object_open(instance, "header", sizeof *ret->shared, HEADER_MAGIC, layout_hash(), &map,
 	    error);
 
 	if (status == STATUS_OK)

@@ -6,17 +6,12 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "ipc/object.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define LANE_MAGIC UINT64_C(0x706e73746c616e31)
-
-enum { LANE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 _Static_assert(sizeof(struct lane_shared) % RING_CACHE_LINE == 0, "the rings start on a cache line");
 _Static_assert(sizeof(struct lane_slot_shared) == 2 * RING_CACHE_LINE, "the front's and the batcher's words of a slot");
@@ -82,28 +77,16 @@ enum status lane_create(const struct lane_geometry *geometry, struct lane *ret, 
 	struct lane_shared *shared;
 	enum status         status;
 	size_t              bytes;
-	int                 fd, failed;
+	void               *map;
+	int                 fd;
 
 	if (!geometry_bytes(geometry, &bytes))
 		return error_set(error, STATUS_INVALID, "impossible lane: %u slots, stream window %u, rings of %u and %u bytes",
 		    geometry->slot_count, geometry->stream_window, geometry->record_ring_bytes, geometry->event_ring_bytes);
-	fd = memfd_create("penstock-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return error_set(error, STATUS_IO, "cannot create a lane: memfd_create: %s", strerror(errno));
-	failed = posix_fallocate(fd, 0, (off_t)bytes);
-	if (failed) {
-		status = error_set(error, STATUS_IO, "cannot reserve %zu bytes for a lane: %s", bytes, strerror(failed));
-		goto fail;
-	}
-	if (fcntl(fd, F_ADD_SEALS, LANE_SEALS)) {
-		status = error_set(error, STATUS_IO, "cannot seal a lane: %s", strerror(errno));
-		goto fail;
-	}
-	shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (shared == MAP_FAILED) {
-		status = error_set(error, STATUS_IO, "cannot map %zu bytes of a lane: %s", bytes, strerror(errno));
-		goto fail;
-	}
+	status = object_create_sealed("lane", bytes, &fd, &map, error);
+	if (status)
+		return status;
+	shared = map;
 	/* Nobody else has the descriptor yet: plain stores; passing it over a socket orders them. */
 	shared->magic = LANE_MAGIC;
 	shared->layout_hash = layout_hash();
@@ -114,9 +97,6 @@ enum status lane_create(const struct lane_geometry *geometry, struct lane *ret, 
 	shared->stream_window = geometry->stream_window;
 	make_handle(shared, bytes, geometry, fd, ret);
 	return STATUS_OK;
-fail:
-	close(fd);
-	return status;
 }
 
 /* Checks the first words of a mapping of BYTES bytes. */
@@ -151,22 +131,14 @@ enum status lane_attach(int fd, struct lane *ret, struct error *error)
 {
 	struct lane_shared  *shared;
 	struct lane_geometry geometry;
-	struct stat          stat;
 	enum status          status;
 	size_t               bytes;
-	int                  seals = fcntl(fd, F_GET_SEALS);
+	void                *map;
 
-	if (seals < 0 || fstat(fd, &stat))
-		return error_set(error, STATUS_INVALID, "descriptor %d is no lane: %s", fd, strerror(errno));
-	if ((seals & LANE_SEALS) != LANE_SEALS)
-		return error_set(error, STATUS_INVALID, "lane has seals 0x%x, 0x%x are needed: its size could change", seals,
-		    LANE_SEALS);
-	if (stat.st_size < (off_t)sizeof *shared || (uintmax_t)stat.st_size > sizeof *shared + 2 * (uintmax_t)RING_SIZE_MAX)
-		return error_set(error, STATUS_INVALID, "lane has %jd bytes", (intmax_t)stat.st_size);
-	bytes = (size_t)stat.st_size;
-	shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (shared == MAP_FAILED)
-		return error_set(error, STATUS_IO, "cannot map %zu bytes of a lane: %s", bytes, strerror(errno));
+	status = object_attach_sealed(fd, "lane", sizeof *shared, sizeof *shared + 2 * (size_t)RING_SIZE_MAX, &map, &bytes, error);
+	if (status)
+		return status;
+	shared = map;
 	status = check_shared(shared, bytes, &geometry, error);
 	if (status == STATUS_OK)
 		make_handle(shared, bytes, &geometry, -1, ret);

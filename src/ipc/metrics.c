@@ -45,7 +45,7 @@ enum status metrics_create(const char *instance, int gid, struct metrics *ret, s
 enum status metrics_open(const char *instance, struct metrics *ret, struct error *error)
 {
 	void       *map = NULL;
-	enum status status = object_open(instance, "metrics", sizeof *ret->shared, false, METRICS_MAGIC, layout_hash(),
+	enum status status = object_open(instance, "metrics", sizeof *ret->shared, METRICS_MAGIC, layout_hash(),
 	    &map, error);
 
 	if (status == STATUS_OK)

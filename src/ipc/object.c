@@ -1,6 +1,6 @@
-/* object.c: owns the life of a named shared-memory object.  Does not own what is in it.
+/* object.c: owns the life of a shared-memory object.  Does not own what is in it.
  * Invariant: a name is visible to others only with its final owner and mode, and its magic only once its content is
- * complete; what object_create could not finish, it removes. */
+ * complete; what object_create could not finish, it removes; nobody can change the size of a sealed object. */
 #include "ipc/object.h"
 
 #include <errno.h>
@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 static enum status make_name(const char *instance, const char *kind, char ret[OBJECT_NAME_MAX], struct error *error)
 {
@@ -83,19 +85,36 @@ void object_publish(void *object, uint64_t magic, uint64_t layout_hash)
 	atomic_store_explicit(&head->magic, magic, memory_order_release);
 }
 
-enum status object_open(const char *instance, const char *kind, size_t bytes, bool writable, uint64_t magic,
-    uint64_t layout_hash, void **ret, struct error *error)
+static enum status check_head(const struct object_head *head, const char *name, uint64_t magic, uint64_t layout_hash,
+    struct error *error)
+{
+	/* O2: acquire, pairs with O1. */
+	uint64_t there = atomic_load_explicit(&head->magic, memory_order_acquire);
+
+	if (there == 0)
+		return error_set(error, STATUS_UNAVAILABLE, "the shared-memory object %s is not ready yet", name);
+	if (there != magic)
+		return error_set(error, STATUS_INVALID, "the shared-memory object %s has magic %016jx, %016jx was expected", name,
+		    (uintmax_t)there, (uintmax_t)magic);
+	if (head->layout_hash != layout_hash)
+		return error_set(error, STATUS_INVALID,
+		    "the shared-memory object %s has layout %016jx, this program %016jx: restart the older one", name,
+		    (uintmax_t)head->layout_hash, (uintmax_t)layout_hash);
+	return STATUS_OK;
+}
+
+enum status object_open(const char *instance, const char *kind, size_t bytes, uint64_t magic, uint64_t layout_hash,
+    void **ret, struct error *error)
 {
 	char                name[OBJECT_NAME_MAX];
 	enum status         status = make_name(instance, kind, name, error);
 	struct stat         stat;
 	struct object_head *head;
-	uint64_t            there;
 	int                 fd;
 
 	if (status != STATUS_OK)
 		return status;
-	fd = shm_open(name, writable ? O_RDWR : O_RDONLY, 0);
+	fd = shm_open(name, O_RDONLY, 0);
 	if (fd < 0)
 		return error_set(error, errno == ENOENT || errno == EACCES ? STATUS_UNAVAILABLE : STATUS_IO,
 		    "cannot open the shared-memory object %s: %s; is penstockd running, and this user in its front_group?",
@@ -116,25 +135,14 @@ enum status object_open(const char *instance, const char *kind, size_t bytes, bo
 		    "the shared-memory object %s has %jd bytes, %zu were expected: penstockd is of another build",
 		    name, (intmax_t)stat.st_size, bytes);
 	}
-	head = mmap(NULL, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+	head = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (head == MAP_FAILED) {
 		status = error_set(error, STATUS_IO, "cannot map %zu bytes of %s: %s", bytes, name, strerror(errno));
 		close(fd);
 		return status;
 	}
 	close(fd);
-	/* O2: acquire, pairs with O1. */
-	there = atomic_load_explicit(&head->magic, memory_order_acquire);
-	if (there == 0)
-		status = error_set(error, STATUS_UNAVAILABLE, "the shared-memory object %s is not ready yet", name);
-	else if (there != magic)
-		status = error_set(error, STATUS_INVALID, "the shared-memory object %s has magic %016jx, %016jx was expected",
-		    name,
-		    (uintmax_t)there, (uintmax_t)magic);
-	else if (head->layout_hash != layout_hash)
-		status = error_set(error, STATUS_INVALID,
-		    "the shared-memory object %s has layout %016jx, this program %016jx: restart the older one",
-		    name, (uintmax_t)head->layout_hash, (uintmax_t)layout_hash);
+	status = check_head(head, name, magic, layout_hash, error);
 	if (status != STATUS_OK) {
 		munmap(head, bytes);
 		return status;
@@ -142,6 +150,67 @@ enum status object_open(const char *instance, const char *kind, size_t bytes, bo
 	*ret = head;
 	return STATUS_OK;
 }
+
+/* ---- sealed ------------------------------------------------------------------------------------------------------ */
+
+enum status object_create_sealed(const char *kind, size_t bytes, int *ret_fd, void **ret, struct error *error)
+{
+	char        name[OBJECT_NAME_MAX];
+	enum status status;
+	void       *map;
+	int         fd, failed;
+
+	snprintf(name, sizeof name, "penstock-%s", kind);
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return error_set(error, STATUS_IO, "cannot create a %s: memfd_create: %s", kind, strerror(errno));
+	failed = posix_fallocate(fd, 0, (off_t)bytes);
+	if (failed) {
+		status = error_set(error, STATUS_IO, "cannot reserve %zu bytes for a %s: %s", bytes, kind, strerror(failed));
+		goto fail;
+	}
+	if (fcntl(fd, F_ADD_SEALS, SEALS)) {
+		status = error_set(error, STATUS_IO, "cannot seal a %s: %s", kind, strerror(errno));
+		goto fail;
+	}
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED) {
+		status = error_set(error, STATUS_IO, "cannot map %zu bytes of a %s: %s", bytes, kind, strerror(errno));
+		goto fail;
+	}
+	*ret_fd = fd;
+	*ret = map;
+	return STATUS_OK;
+fail:
+	close(fd);
+	return status;
+}
+
+enum status object_attach_sealed(int fd, const char *kind, size_t min, size_t max, void **ret, size_t *ret_bytes,
+    struct error *error)
+{
+	struct stat stat;
+	size_t      bytes;
+	void       *map;
+	int         seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 || fstat(fd, &stat))
+		return error_set(error, STATUS_INVALID, "descriptor %d is no %s: %s", fd, kind, strerror(errno));
+	if ((seals & SEALS) != SEALS)
+		return error_set(error, STATUS_INVALID, "%s has seals 0x%x, 0x%x are needed: its size could change", kind, seals, SEALS);
+	if (stat.st_size < 0 || (uintmax_t)stat.st_size < min || (uintmax_t)stat.st_size > max)
+		return error_set(error, STATUS_INVALID, "%s has %jd bytes, %zu to %zu were expected: penstockd is of another build",
+		    kind, (intmax_t)stat.st_size, min, max);
+	bytes = (size_t)stat.st_size;
+	map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return error_set(error, STATUS_IO, "cannot map %zu bytes of a %s: %s", bytes, kind, strerror(errno));
+	*ret = map;
+	*ret_bytes = bytes;
+	return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 void object_unmap(void *object, size_t bytes)
 {

@@ -48,7 +48,7 @@ enum { WIRE_FLAG_IGNORE_EOS = 1 << 0, WIRE_FLAG_ALL = (1 << 1) - 1 };
 
 /* FNV-1a over names, types and sizes of the whole table and WIRE_VERSION: differs whenever the layout does. */
 uint64_t wire_layout_hash(void);
-enum { WIRE_VERSION = 1 };
+enum { WIRE_VERSION = 2 };
 
 /* Does a record (front → batcher) or an event (batcher → front) of BYTES bytes, already copied to private memory, have
  * the shape its type demands: a known type of the right direction, header.bytes = BYTES, a count within its limit that

@@ -358,7 +358,7 @@ static void intake_sleep(struct batcher *b)
 {
 	struct shared     *s = b->s;
 	uint64_t           start = clock_now_ns();
-	enum doorbell_wake wake = doorbell_sleep(b->doorbell, WAIT_MS * CLOCK_NS_PER_MS, 1, lane_pending, b);
+	enum doorbell_wake wake = doorbell_sleep(b->doorbell, WAIT_MS * CLOCK_NS_PER_MS, lane_pending, b);
 
 	if (wake == DOORBELL_TICK && ring_pending(&b->lane.records) && atomic_load(&s->rung_upto) > b->got &&
 	    atomic_load(&s->rung_at[b->got % RUNG_TIMES]) < start + (WAIT_MS - 20) * CLOCK_NS_PER_MS)
@@ -468,17 +468,15 @@ struct test {
 static void test_begin(struct test *t, bool share_mapping)
 {
 	struct error error;
-	char         instance[32];
 
 	t->s = mmap(NULL, sizeof *t->s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (t->s == MAP_FAILED)
 		fail("mmap", strerror(errno));
-	snprintf(instance, sizeof instance, "stress-%d", (int)getpid());
 	t->b = (struct batcher) { .s = t->s, .doorbell = &t->doorbell, .attachment = 1, .load = t->load,
 	    .intake_random = 1, .step_random = 2 };
 	t->f = (struct front) { .s = t->s, .doorbell = &t->doorbell, .attachment = 1, .control_fd = -1, .random = 3 };
 	if (make_lane(SLOTS, WINDOW, &t->b.lane, &error) != STATUS_OK ||
-	    doorbell_create(instance, -1, &t->doorbell, &error) != STATUS_OK ||
+	    doorbell_create(&t->doorbell, &error) != STATUS_OK ||
 	    wake_create(&t->b.wake, &error) != STATUS_OK)
 		fail("set-up", error.message);
 	t->f.wait_fd = t->b.wake.wait_fd;
@@ -657,7 +655,7 @@ static int run_test(const char *name, const struct load *load, bool threads)
 
 struct kill_test {
 	struct shared *s;
-	char           directory[64], path[96], instance[32];
+	char           directory[64], path[96];
 };
 
 /* Attaches with the number ATTACHMENT until a batcher is there; false when the test is over. */
@@ -678,12 +676,12 @@ static bool front_attach(const struct kill_test *k, struct front *f, struct door
 		}
 		if (status != STATUS_OK)
 			fail("front attach", error.message);
-		/* The doorbell is made before the batcher listens. */
-		if (lane_attach(fds[0], &f->lane, &error) != STATUS_OK || doorbell_open(k->instance, doorbell,
-		    &error) != STATUS_OK)
+		if (lane_attach(fds[CONTROL_FD_LANE], &f->lane, &error) != STATUS_OK ||
+		    doorbell_attach(fds[CONTROL_FD_DOORBELL], doorbell, &error) != STATUS_OK)
 			fail("front attach", error.message);
-		close(fds[0]);
-		f->wait_fd = fds[1];
+		close(fds[CONTROL_FD_LANE]);
+		close(fds[CONTROL_FD_DOORBELL]);
+		f->wait_fd = fds[CONTROL_FD_WAKE];
 		for (uint32_t slot = 0; slot < SLOTS; slot++)
 			lane_front_open_slot(&f->lane, slot);
 		return true;
@@ -783,7 +781,7 @@ static void *kill_worker(void *context)
 		}
 		/* Credit comes without a ring, so the tick is short. */
 		if (!moved)
-			doorbell_sleep(&l->doorbell, CLOCK_NS_PER_MS, 1, link_pending, l);
+			doorbell_sleep(&l->doorbell, CLOCK_NS_PER_MS, link_pending, l);
 	}
 	return NULL;
 }
@@ -809,10 +807,11 @@ static bool welcome_front(struct link *l, int fd)
 	if (make_lane(message.slots, message.stream_window, &l->b.lane, &error) != STATUS_OK ||
 	    wake_create(&l->b.wake, &error) != STATUS_OK)
 		fail("batcher", error.message);
-	fds[0] = l->b.lane.fd;
-	fds[1] = l->b.wake.wait_fd;
+	fds[CONTROL_FD_LANE] = l->b.lane.fd;
+	fds[CONTROL_FD_WAKE] = l->b.wake.wait_fd;
+	fds[CONTROL_FD_DOORBELL] = l->doorbell.fd;
 	/* A front that is gone by now shows up as end-of-file on the connection. */
-	(void)control_send(fd, &welcome, CONTROL_WELCOME, fds, 2);
+	(void)control_send(fd, &welcome, CONTROL_WELCOME, fds, CONTROL_FDS_MAX);
 	atomic_store(&l->state, LINK_ATTACHED);
 	doorbell_ring(&l->doorbell, -1);
 	return true;
@@ -825,7 +824,7 @@ static int kill_batcher(const struct kill_test *k)
 	pthread_t    worker;
 	int          listener, fd = -1;
 
-	if (doorbell_create(k->instance, -1, &l.doorbell, &error) != STATUS_OK ||
+	if (doorbell_create(&l.doorbell, &error) != STATUS_OK ||
 	    control_listen(k->path, -1, &listener, &error) != STATUS_OK)
 		fail("batcher", error.message);
 	if (pthread_create(&worker, NULL, kill_worker, &l))
@@ -905,14 +904,12 @@ static int run_kill(const char *name, uint64_t kills)
 	pid_t            children[2];
 	uint64_t         random = 4, killed[2] = { 0, 0 }, written = 0;
 	struct shared   *s;
-	struct doorbell  doorbell;
 	int              result, failed;
 
 	s = k.s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (s == MAP_FAILED || !mkdtemp(k.directory))
 		fail("set-up", strerror(errno));
 	snprintf(k.path, sizeof k.path, "%s/control.sock", k.directory);
-	snprintf(k.instance, sizeof k.instance, "stress-%d", (int)getpid());
 	for (int i = 0; i < 2; i++)
 		children[i] = start(&k, bodies[i]);
 	for (uint64_t i = 0; i < kills; i++) {
@@ -942,9 +939,6 @@ static int run_kill(const char *name, uint64_t kills)
 	    name, killed[0], killed[1], s->attachments, written, s->records_read, s->dropped, s->resets, s->events_read,
 	    s->violations);
 	fflush(stdout);
-	/* The last batcher may have been killed: its doorbell goes with a new one. */
-	if (doorbell_create(k.instance, -1, &doorbell, NULL) == STATUS_OK)
-		doorbell_close(&doorbell);
 	unlink(k.path);
 	rmdir(k.directory);
 	failed = s->violations != 0 || killed[0] + killed[1] != kills;

@@ -57,7 +57,7 @@ void played_start(struct world *w)
 	struct error error = { 0 };
 
 	must_msg(header_create(w->conf.service_instance, -1, &w->header, &error) == STATUS_OK, "%s", error.message);
-	must(doorbell_create(w->conf.service_instance, -1, &w->doorbell, &error) == STATUS_OK);
+	must(doorbell_create(&w->doorbell, &error) == STATUS_OK);
 	w->header.shared->epoch = w->epoch = 1000 + w->epoch;
 	w->header.shared->max_context = 8192;
 	header_beat(&w->header, clock_now_ns());
@@ -116,8 +116,8 @@ void played_welcome(struct world *w)
 	welcome.vocab_fingerprint = hello.vocab_fingerprint;
 	welcome.slots = hello.slots;
 	welcome.stream_window = hello.stream_window;
-	must(
-	    control_send(w->connection, &welcome, CONTROL_WELCOME, (int[]){ w->lane.fd, w->wake.wait_fd }, 2) == STATUS_OK);
+	must(control_send(w->connection, &welcome, CONTROL_WELCOME,
+	         (int[CONTROL_FDS_MAX]){ w->lane.fd, w->wake.wait_fd, w->doorbell.fd }, CONTROL_FDS_MAX) == STATUS_OK);
 }
 
 bool played_left(struct world *w)

@@ -34,11 +34,12 @@ enum status lane_client_attach(struct lane_client *c, const struct daemon *daemo
 	status = control_attach(path, &hello, DAEMON_DEADLINE_MS, &c->fd, &c->welcome, fds, error);
 	if (status)
 		return status;
-	c->wait_fd = fds[1];
-	status = lane_attach(fds[0], &c->lane, error);
-	close(fds[0]);
+	c->wait_fd = fds[CONTROL_FD_WAKE];
+	status = lane_attach(fds[CONTROL_FD_LANE], &c->lane, error);
 	if (!status)
-		status = doorbell_open(daemon->instance, &c->bell, error);
+		status = doorbell_attach(fds[CONTROL_FD_DOORBELL], &c->bell, error);
+	close(fds[CONTROL_FD_LANE]);
+	close(fds[CONTROL_FD_DOORBELL]);
 	if (status)
 		lane_client_close(c);
 	c->next_req = (uint64_t)getpid() << 32;

@@ -1,6 +1,7 @@
 /* Unit tests of src/ipc/control.c: listening, framing, passing descriptors, the attach handshake with a child
  * process. */
 #include "ipc/control.h"
+#include "ipc/doorbell.h"
 #include "ipc/lane.h"
 #include "ipc/wake.h"
 
@@ -210,8 +211,8 @@ START_TEST(refused_messages)
 		case 6: bytes = sizeof large; break;
 		case 7: descriptors = 1; break;                            /* HELLO carries none */
 		case 8: descriptors = 64; break;                           /* more than there is room for */
-		case 9: bad.type = CONTROL_WELCOME; descriptors = 1; break; /* needs exactly two */
-		case 10: bad.type = CONTROL_WELCOME; descriptors = 3; break;
+		case 9: bad.type = CONTROL_WELCOME; descriptors = CONTROL_FDS_MAX - 1; break; /* needs exactly that many */
+		case 10: bad.type = CONTROL_WELCOME; descriptors = CONTROL_FDS_MAX + 1; break;
 		}
 		send_raw(ends[0], bytes > sizeof bad ? (const void *)large : &bad, bytes, descriptors);
 		ck_assert_msg(control_receive(ends[1], &got, fds, &count, &error) == STATUS_INVALID, "case %d", what);
@@ -265,6 +266,7 @@ static int attach_and_talk(void)
 	struct control_message welcome;
 	struct wire_reserve    record = { .header = { .type = WIRE_RESERVE }, .req = 88, .slot = 1 };
 	struct lane            lane;
+	struct doorbell        bell;
 	struct error           error;
 	_Alignas(8) char       buffer[WIRE_EVENT_MAX];
 	size_t                 bytes;
@@ -273,9 +275,12 @@ static int attach_and_talk(void)
 	if (attach(&fd, &welcome, fds, &error) != STATUS_OK || welcome.lane != 6 || welcome.epoch != 77 ||
 	    welcome.slots != 4)
 		return 1;
-	if (lane_attach(fds[0], &lane, &error) != STATUS_OK || !(fcntl(fds[0], F_GETFD) & FD_CLOEXEC))
+	if (lane_attach(fds[CONTROL_FD_LANE], &lane, &error) != STATUS_OK || !(fcntl(fds[CONTROL_FD_LANE], F_GETFD) & FD_CLOEXEC))
 		return 2;
-	close(fds[0]);
+	if (doorbell_attach(fds[CONTROL_FD_DOORBELL], &bell, &error) != STATUS_OK)
+		return 7;
+	close(fds[CONTROL_FD_LANE]);
+	close(fds[CONTROL_FD_DOORBELL]);
 	record.generation = lane_front_open_slot(&lane, 1);
 	if (lane_front_write(&lane, &record, sizeof record, NULL, 0) != STATUS_OK)
 		return 3;
@@ -284,15 +289,16 @@ static int attach_and_talk(void)
 		return 4;
 	while (lane_front_read(&lane, buffer, sizeof buffer, &bytes) == STATUS_AGAIN) {
 		if (lane_front_prepare_wait(&lane)) {
-			struct pollfd p = { .fd = fds[1], .events = POLLIN };
+			struct pollfd p = { .fd = fds[CONTROL_FD_WAKE], .events = POLLIN };
 			if (poll(&p, 1, TIMEOUT_MS) != 1)
 				return 5;
-			wake_drain(fds[1]);
+			wake_drain(fds[CONTROL_FD_WAKE]);
 		}
 		lane_front_end_wait(&lane);
 	}
 	if (receive(fd, &welcome, &error) != STATUS_GONE)
 		return 6;
+	doorbell_close(&bell);
 	lane_close(&lane);
 	return 0;
 }
@@ -305,6 +311,7 @@ static void welcome_and_talk(int listener)
 	struct wire_end        end = { .header = { .type = WIRE_END }, .req = 88, .generation = 1, .slot = 1 };
 	struct lane            lane;
 	struct wake            wake;
+	struct doorbell        bell;
 	struct error           error;
 	_Alignas(8) char       buffer[WIRE_RECORD_MAX];
 	size_t                 bytes;
@@ -315,7 +322,8 @@ static void welcome_and_talk(int listener)
 	ck_assert_int_eq(lane_geometry_plan(message.slots, message.stream_window, &geometry), STATUS_OK);
 	ck_assert_int_eq(lane_create(&geometry, &lane, &error), STATUS_OK);
 	ck_assert_int_eq(wake_create(&wake, &error), STATUS_OK);
-	ck_assert_int_eq(control_send(fd, &welcome, CONTROL_WELCOME, (const int[]) { lane.fd, wake.wait_fd }, 2),
+	ck_assert_int_eq(doorbell_create(&bell, &error), STATUS_OK);
+	ck_assert_int_eq(control_send(fd, &welcome, CONTROL_WELCOME, (const int[]) { lane.fd, wake.wait_fd, bell.fd }, CONTROL_FDS_MAX),
 	    STATUS_OK);
 	ck_assert_int_eq(receive(fd, &message, &error), STATUS_OK);
 	ck_assert_int_eq(lane_batcher_read(&lane, buffer, sizeof buffer, &bytes), STATUS_OK);
@@ -328,6 +336,7 @@ static void welcome_and_talk(int listener)
 		wake_send(&wake);
 	close(fd);
 	wake_close(&wake);
+	doorbell_close(&bell);
 	lane_close(&lane);
 }
 
@@ -412,7 +421,7 @@ static void welcome_other_model(int listener)
 	int                    fd = accept_one(listener);
 
 	ck_assert_int_eq(receive(fd, &message, &error), STATUS_OK);
-	ck_assert_int_eq(control_send(fd, &welcome, CONTROL_WELCOME, (const int[]) { 0, 0 }, 2), STATUS_OK);
+	ck_assert_int_eq(control_send(fd, &welcome, CONTROL_WELCOME, (const int[CONTROL_FDS_MAX]) { 0 }, CONTROL_FDS_MAX), STATUS_OK);
 	close(fd);
 }
 

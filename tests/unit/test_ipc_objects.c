@@ -72,7 +72,6 @@ START_TEST(none_there)
 
 	ck_assert_int_eq(metrics_open(instance, &metrics, &error), STATUS_UNAVAILABLE);
 	ck_assert_int_eq(header_open(instance, &header, &error), STATUS_UNAVAILABLE);
-	ck_assert_int_eq(doorbell_open(instance, &doorbell, &error), STATUS_UNAVAILABLE);
 	ck_assert_ptr_nonnull(strstr(error.message, "is penstockd running"));
 	metrics_close(&metrics);
 	header_close(&header);
@@ -116,7 +115,6 @@ START_TEST(modes_and_size)
 {
 	struct header   header;
 	struct metrics  metrics;
-	struct doorbell doorbell;
 	struct error    error;
 	struct stat     stat;
 	const mode_t    mask = umask(077); /* the mode does not depend on it */
@@ -127,12 +125,10 @@ START_TEST(modes_and_size)
 	} rows[] = {
 		{ "header", 0640, sizeof(struct header_shared) },
 		{ "metrics", 0640, sizeof(struct metrics_shared) },
-		{ "doorbell", 0660, sizeof(struct doorbell_shared) },
 	};
 
 	ck_assert_int_eq(header_create(instance, (int)getgid(), &header, &error), STATUS_OK);
 	ck_assert_int_eq(metrics_create(instance, (int)getgid(), &metrics, &error), STATUS_OK);
-	ck_assert_int_eq(doorbell_create(instance, (int)getgid(), &doorbell, &error), STATUS_OK);
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		int fd = open_object(rows[i].kind, O_RDONLY);
 		ck_assert_int_eq(fstat(fd, &stat), 0);
@@ -144,42 +140,41 @@ START_TEST(modes_and_size)
 	umask(mask);
 	header_close(&header);
 	metrics_close(&metrics);
-	doorbell_close(&doorbell);
 }
 END_TEST
 
 START_TEST(open_checks)
 {
-	struct doorbell doorbell, reader = { 0 };
-	struct error    error;
-	uint64_t        magic, hash;
-	int             fd;
+	struct header header, reader = { 0 };
+	struct error  error;
+	uint64_t      magic, hash;
+	int           fd;
 
-	ck_assert_int_eq(doorbell_create(instance, -1, &doorbell, &error), STATUS_OK);
-	magic = doorbell.shared->head.magic;
-	hash = doorbell.shared->head.layout_hash;
-	doorbell.shared->head.magic = 0; /* being made */
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_UNAVAILABLE);
-	doorbell.shared->head.magic = magic + 1;
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_INVALID);
+	ck_assert_int_eq(header_create(instance, -1, &header, &error), STATUS_OK);
+	magic = header.shared->head.magic;
+	hash = header.shared->head.layout_hash;
+	header.shared->head.magic = 0; /* being made */
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_UNAVAILABLE);
+	header.shared->head.magic = magic + 1;
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(error.message, "magic"));
-	doorbell.shared->head.magic = magic;
-	doorbell.shared->head.layout_hash = hash + 1;
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_INVALID);
+	header.shared->head.magic = magic;
+	header.shared->head.layout_hash = hash + 1;
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(error.message, "layout"));
-	doorbell.shared->head.layout_hash = hash;
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_OK);
-	doorbell_close(&reader);
-	ck_assert(exists("doorbell")); /* a reader does not unlink */
-	fd = open_object("doorbell", O_RDWR);
+	header.shared->head.layout_hash = hash;
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_OK);
+	header_close(&reader);
+	ck_assert(exists("header")); /* a reader does not unlink */
+	fd = open_object("header", O_RDWR);
 	ck_assert_int_eq(ftruncate(fd, 0), 0);
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_UNAVAILABLE);
-	ck_assert_int_eq(ftruncate(fd, (off_t)sizeof *doorbell.shared + 8), 0);
-	ck_assert_int_eq(doorbell_open(instance, &reader, &error), STATUS_INVALID);
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(ftruncate(fd, (off_t)sizeof *header.shared + 8), 0);
+	ck_assert_int_eq(header_open(instance, &reader, &error), STATUS_INVALID);
 	ck_assert_ptr_nonnull(strstr(error.message, "another build"));
 	ck_assert_ptr_null(reader.shared);
 	close(fd);
-	doorbell_close(&doorbell);
+	header_close(&header);
 }
 END_TEST
 
@@ -198,26 +193,31 @@ static int run_child(int (*body)(void))
 /* A creation that fails for want of memory leaves the output alone and no name behind. */
 static int create_must_fail(void)
 {
-	struct header   header = { .name = "untouched" };
-	struct doorbell doorbell = { .name = "untouched" };
-	struct error    error = { 0 };
+	struct header  header = { .name = "untouched" };
+	struct metrics metrics = { .name = "untouched" };
+	struct error   error = { 0 };
 
-	if (doorbell_create(instance, -1, &doorbell, &error) != STATUS_IO || !strstr(error.message, "is /dev/shm full?"))
+	if (metrics_create(instance, -1, &metrics, &error) != STATUS_IO || !strstr(error.message, "is /dev/shm full?"))
 		return 1;
 	if (header_create(instance, -1, &header, &error) != STATUS_IO || !strstr(error.message, "cannot reserve"))
 		return 2;
-	if (strcmp(header.name, "untouched") || strcmp(doorbell.name, "untouched") || exists("doorbell") ||
-	    exists("header"))
+	if (strcmp(header.name, "untouched") || strcmp(metrics.name, "untouched") || exists("metrics") || exists("header"))
 		return 3;
 	return 0;
 }
 
 static int with_file_size_limit(void)
 {
-	struct rlimit limit = { 64, 64 };
+	struct rlimit   limit = { 64, 64 };
+	struct doorbell doorbell = { .fd = 99 };
+	struct error    error;
 
 	signal(SIGXFSZ, SIG_IGN);
-	return setrlimit(RLIMIT_FSIZE, &limit) ? 77 : create_must_fail();
+	if (setrlimit(RLIMIT_FSIZE, &limit))
+		return 77;
+	if (doorbell_create(&doorbell, &error) != STATUS_IO || !strstr(error.message, "cannot reserve") || doorbell.fd != 99)
+		return 4;
+	return create_must_fail();
 }
 
 START_TEST(fallocate_failure)
@@ -267,61 +267,53 @@ START_TEST(doorbell_bits_and_posts)
 {
 	struct doorbell doorbell, front;
 	struct error    error;
-	int             value = -1;
 
-	ck_assert_int_eq(doorbell_create(instance, -1, &doorbell, &error), STATUS_OK);
-	ck_assert_int_eq(doorbell_open(instance, &front, &error), STATUS_OK);
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
+	ck_assert_int_eq(doorbell_attach(doorbell.fd, &front, &error), STATUS_OK);
 	/* Nobody sleeps: the bit is set, nothing is posted. */
 	doorbell_ring(&front, 3);
 	doorbell_ring(&front, 700);
 	doorbell_ring(&front, LANE_COUNT_MAX - 1);
-	ck_assert_int_eq(sem_getvalue(&doorbell.shared->semaphore, &value), 0);
-	ck_assert_int_eq(value, 0);
+	ck_assert_uint_eq(doorbell.shared->posts, 0);
 	/* A ready bit keeps it awake. */
-	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, 1, nothing, NULL), DOORBELL_PENDING);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, nothing, NULL), DOORBELL_PENDING);
 	ck_assert_uint_eq(doorbell_take_ready(&doorbell, 0), UINT64_C(1) << 3);
 	ck_assert_uint_eq(doorbell_take_ready(&doorbell, 0), 0);
 	ck_assert_uint_eq(doorbell_take_ready(&doorbell, 700 / 64), UINT64_C(1) << 700 % 64);
 	ck_assert_uint_eq(doorbell_take_ready(&doorbell, LANE_COUNT_MAX / 64 - 1), UINT64_C(1) << 63);
 	/* So does pending work without a bit, and nothing at all is a tick. */
-	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, 1, something, NULL), DOORBELL_PENDING);
-	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_MS, 1, nothing, NULL), DOORBELL_TICK);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, something, NULL), DOORBELL_PENDING);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_MS, nothing, NULL), DOORBELL_TICK);
 	ck_assert_uint_eq(doorbell.shared->sleeping, 0);
 	/* Without a lane it always posts, and lanes that cannot be are no lanes. */
 	doorbell_ring(&front, -1);
 	doorbell_ring(&front, LANE_COUNT_MAX);
 	doorbell_ring(&front, INT_MIN);
-	ck_assert_int_eq(sem_getvalue(&doorbell.shared->semaphore, &value), 0);
-	ck_assert_int_eq(value, 3);
+	ck_assert_uint_eq(doorbell.shared->posts, 3);
 	for (unsigned i = 0; i < LANE_COUNT_MAX / 64; i++)
 		ck_assert_uint_eq(doorbell_take_ready(&doorbell, i), 0);
-	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, 1, nothing, NULL), DOORBELL_RUNG);
-	/* One post was the wake-up, one was drained (one lane), one is left for the next sleep. */
-	ck_assert_int_eq(sem_getvalue(&doorbell.shared->semaphore, &value), 0);
-	ck_assert_int_eq(value, 1);
+	/* However many posts came while it was awake, they keep it from sleeping once. */
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, nothing, NULL), DOORBELL_RUNG);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_MS, nothing, NULL), DOORBELL_TICK);
 	doorbell_close(&front);
 	doorbell_close(&doorbell);
 }
 END_TEST
 
-/* A front that posts until the semaphore overflows: others ring as before, and draining stays bounded. */
+/* The count of posts wraps. */
 START_TEST(doorbell_overflow)
 {
 	struct doorbell doorbell;
 	struct error    error;
-	int             value = -1;
 
-	ck_assert_int_eq(doorbell_create(instance, -1, &doorbell, &error), STATUS_OK);
-	ck_assert_int_eq(sem_init(&doorbell.shared->semaphore, 1, SEM_VALUE_MAX), 0);
-	ck_assert_int_eq(sem_post(&doorbell.shared->semaphore), -1);
-	ck_assert_int_eq(errno, EOVERFLOW);
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
+	doorbell.shared->posts = doorbell.seen = UINT32_MAX;
 	doorbell.shared->sleeping = 1;
 	doorbell_ring(&doorbell, 5);
-	doorbell_ring(&doorbell, -1);
 	ck_assert_uint_eq(doorbell_take_ready(&doorbell, 0), UINT64_C(1) << 5);
-	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, 8, nothing, NULL), DOORBELL_RUNG);
-	ck_assert_int_eq(sem_getvalue(&doorbell.shared->semaphore, &value), 0);
-	ck_assert_int_eq(value, SEM_VALUE_MAX - 9);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_S, nothing, NULL), DOORBELL_RUNG);
+	ck_assert_uint_eq(doorbell.seen, 0);
+	ck_assert_int_eq(doorbell_sleep(&doorbell, CLOCK_NS_PER_MS, nothing, NULL), DOORBELL_TICK);
 	doorbell_close(&doorbell);
 }
 END_TEST
@@ -332,18 +324,97 @@ START_TEST(doorbell_scribbled)
 	struct doorbell doorbell;
 	struct error    error;
 
-	ck_assert_int_eq(doorbell_create(instance, -1, &doorbell, &error), STATUS_OK);
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
 	srand(3);
 	for (int round = 0; round < 200; round++) {
 		unsigned char *bytes = (unsigned char *)doorbell.shared;
 		for (size_t i = 0; i < sizeof *doorbell.shared; i++)
 			bytes[i] = (unsigned char)(rand() % 4 ? 0 : rand());
-		doorbell_sleep(&doorbell, CLOCK_NS_PER_MS / 10, 4, nothing, NULL);
+		doorbell_sleep(&doorbell, CLOCK_NS_PER_MS / 10, nothing, NULL);
 		doorbell_ring(&doorbell, rand() % LANE_COUNT_MAX);
 		for (unsigned i = 0; i < LANE_COUNT_MAX / 64; i++)
 			doorbell_take_ready(&doorbell, i);
 	}
 	doorbell_close(&doorbell);
+}
+END_TEST
+
+/* A front that writes noise over all but the ready bits while the intake thread really sleeps and others ring: glibc's
+ * semaphores abort the process then ("The futex facility returned an unexpected error code"). */
+static int noise_beside_sleep(void)
+{
+	struct doorbell doorbell;
+	struct error    error;
+	pid_t           front;
+
+	if (doorbell_create(&doorbell, &error))
+		return 1;
+	front = fork();
+	if (front == 0) {
+		const size_t words = offsetof(struct doorbell_shared, ready) / sizeof(uint32_t);
+		srand(5);
+		for (int round = 0; round < 200; round++) {
+			for (int i = 0; i < 10; i++)
+				((_Atomic uint32_t *)(void *)doorbell.shared)[(size_t)rand() % words] = (uint32_t)rand();
+			doorbell_ring(&doorbell, -1);
+			nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+		}
+		_exit(0);
+	}
+	for (int sleeps = 0, status = 0; front > 0 && waitpid(front, &status, WNOHANG) == 0; sleeps++)
+		doorbell_sleep(&doorbell, CLOCK_NS_PER_MS, nothing, NULL);
+	doorbell_close(&doorbell);
+	return front > 0 ? 0 : 2;
+}
+
+START_TEST(noise_in_the_doorbell_aborts_nobody)
+{
+	ck_assert_int_eq(run_child(noise_beside_sleep), 0);
+}
+END_TEST
+
+/* What a mad front wrote must not keep others from attaching later: there was a magic number in there once. */
+START_TEST(noise_in_the_doorbell_keeps_nobody_out)
+{
+	struct doorbell doorbell, front;
+	struct error    error;
+
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
+	memset(doorbell.shared, 0xa5, sizeof *doorbell.shared);
+	ck_assert_int_eq(doorbell_attach(doorbell.fd, &front, &error), STATUS_OK);
+	doorbell_close(&front);
+	doorbell_close(&doorbell);
+}
+END_TEST
+
+/* Who may write the doorbell may not change its size: the others would die of a SIGBUS. */
+START_TEST(the_doorbell_cannot_be_truncated)
+{
+	struct doorbell doorbell, other = { .fd = 99 };
+	struct error    error;
+	int             fd;
+
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
+	ck_assert(!exists("doorbell")); /* no name: nobody opens it but who was handed it */
+	ck_assert_int_eq(ftruncate(doorbell.fd, 0), -1);
+	ck_assert_int_eq(errno, EPERM);
+	ck_assert_int_eq(ftruncate(doorbell.fd, 1 << 20), -1);
+	ck_assert_int_eq(errno, EPERM);
+	ck_assert_int_eq(fcntl(doorbell.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+	doorbell_close(&doorbell);
+	/* A front takes nothing else. */
+	fd = memfd_create("test", MFD_ALLOW_SEALING);
+	ck_assert_int_eq(ftruncate(fd, (off_t)sizeof(struct doorbell_shared)), 0);
+	ck_assert_int_eq(doorbell_attach(fd, &other, &error), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(error.message, "seals"));
+	ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+	ck_assert_int_eq(doorbell_attach(fd, &other, &error), STATUS_OK);
+	doorbell_close(&other);
+	other.fd = 99;
+	close(fd);
+	ck_assert_int_eq(doorbell_attach(fd, &other, &error), STATUS_INVALID);
+	ck_assert_int_eq(doorbell_attach(STDIN_FILENO, &other, &error), STATUS_INVALID);
+	ck_assert_int_eq(other.fd, 99);
 }
 END_TEST
 
@@ -364,10 +435,10 @@ START_TEST(doorbell_wakes)
 	pthread_t          thread;
 	enum doorbell_wake wake;
 
-	ck_assert_int_eq(doorbell_create(instance, -1, &doorbell, &error), STATUS_OK);
+	ck_assert_int_eq(doorbell_create(&doorbell, &error), STATUS_OK);
 	ck_assert_int_eq(pthread_create(&thread, NULL, ring_when_asleep, &doorbell), 0);
 	do /* the bit may be seen before the sleep, but no wait runs into its minute */
-		wake = doorbell_sleep(&doorbell, 60 * CLOCK_NS_PER_S, 1, nothing, NULL);
+		wake = doorbell_sleep(&doorbell, 60 * CLOCK_NS_PER_S, nothing, NULL);
 	while (doorbell_take_ready(&doorbell, 0) == 0);
 	ck_assert_int_ne(wake, DOORBELL_TICK);
 	ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -495,6 +566,9 @@ int main(void)
 	tcase_add_test(tcase, doorbell_bits_and_posts);
 	tcase_add_test(tcase, doorbell_overflow);
 	tcase_add_test(tcase, doorbell_scribbled);
+	tcase_add_test(tcase, noise_in_the_doorbell_aborts_nobody);
+	tcase_add_test(tcase, noise_in_the_doorbell_keeps_nobody_out);
+	tcase_add_test(tcase, the_doorbell_cannot_be_truncated);
 	tcase_add_test(tcase, doorbell_wakes);
 	tcase_add_test(tcase, alive);
 	tcase_add_test(tcase, readers_cannot_write);
