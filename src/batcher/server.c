@@ -24,6 +24,7 @@
 
 enum {
 	CONNECTIONS_MAX = LANE_COUNT_MAX + 64,
+	LANES_PER_PROCESS = 4,    /* a child has one, and perhaps one that has not been seen to end */
 	EVENTS_MAX = 64,
 	TICK_MS = 250,
 	HELLO_TIMEOUT_MS = 5000,  /* from connect to the first message */
@@ -37,6 +38,7 @@ enum source { SOURCE_LISTEN, SOURCE_SIGNAL, SOURCE_WAKE, SOURCE_CONNECTION };
 struct connection {
 	int                 fd; /* −1 = free */
 	struct lanes_entry *lane;
+	pid_t               peer; /* as the kernel knows it; 0 = of another pid namespace */
 	uint64_t            since_ns;
 };
 
@@ -128,6 +130,16 @@ static void __attribute__((format(printf, 4, 5))) refuse(struct server *s, struc
 
 static uint32_t grant(uint32_t wanted, int64_t most) { return wanted == 0 || wanted > most ? (uint32_t)most : wanted; }
 
+/* Has the process behind C as many lanes as one may have?  Else a mad child could take those of all others. */
+static bool has_enough(const struct server *s, const struct connection *c)
+{
+	unsigned lanes = 0;
+
+	for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+		lanes += s->connections[i].fd >= 0 && s->connections[i].lane && s->connections[i].peer == c->peer;
+	return c->peer > 0 && lanes >= LANES_PER_PROCESS;
+}
+
 /* Gives a child its lane; true when the connection stays. */
 static bool attach(struct server *s, struct connection *c, const struct control_message *hello)
 {
@@ -150,6 +162,11 @@ static bool attach(struct server *s, struct connection *c, const struct control_
 		return false;
 	}
 	welcome.vocab_fingerprint = b->model.fingerprint;
+	if (has_enough(s, c)) {
+		refuse(s, c, STATUS_LIMIT, "process %d has %d lanes already, as many as one process may have", (int)c->peer,
+		    LANES_PER_PROCESS);
+		return false;
+	}
 	welcome.slots = grant(hello->slots, b->conf.front_streams_per_front);
 	welcome.stream_window = grant(hello->stream_window, b->conf.front_stream_window);
 	status = lane_geometry_plan(welcome.slots, welcome.stream_window, &geometry);
@@ -195,14 +212,22 @@ static void tell_status(struct server *s, struct connection *c)
 	answer(c, &message, CONTROL_DONE);
 }
 
+static struct ucred peer_of(int fd)
+{
+	struct ucred peer = { .pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1 };
+	socklen_t    size = sizeof peer;
+
+	(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); /* left as it is: nobody */
+	return peer;
+}
+
 /* Only the same user or root may end the service. */
 static void ask_drain(struct server *s, struct connection *c)
 {
 	struct control_message message = { .status = STATUS_OK };
-	struct ucred           peer = { 0 };
-	socklen_t              size = sizeof peer;
+	uid_t                  uid = peer_of(c->fd).uid;
 
-	if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) || (peer.uid != 0 && peer.uid != geteuid())) {
+	if (uid != 0 && uid != geteuid()) {
 		refuse(s, c, STATUS_FORBIDDEN, "only the user of penstockd and root may drain it");
 		return;
 	}
@@ -258,7 +283,7 @@ static void on_connect(struct server *s)
 			close(fd);
 			continue;
 		}
-		*c = (struct connection){ .fd = fd, .since_ns = clock_now_ns() };
+		*c = (struct connection){ .fd = fd, .peer = peer_of(fd).pid, .since_ns = clock_now_ns() };
 		event.data.u64 = SOURCE_CONNECTION + (uint64_t)(c - s->connections);
 		if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event))
 			close_connection(s, c);

@@ -560,8 +560,9 @@ static void misbehave(struct lane_client *c, unsigned *seed)
 		for (size_t i = 0; i < sizeof *shared; i++)
 			((unsigned char *)shared)[i] = (unsigned char)rand_r(seed);
 	}
-	for (int i = 0; i < 64; i++)
-		atomic_store(&c->bell.shared->ready[i % 16], (uint64_t)rand_r(seed) << 32 | (uint64_t)rand_r(seed));
+	_Atomic uint32_t *bell = (_Atomic uint32_t *)(void *)c->bell.shared;
+	for (size_t i = 0; i < sizeof *c->bell.shared / sizeof *bell; i++)
+		atomic_store(&bell[i], (uint32_t)rand_r(seed));
 	doorbell_ring(&c->bell, (int)c->welcome.lane);
 }
 
@@ -593,6 +594,38 @@ START_TEST(hostile_lanes_hurt_nobody_else)
 		check_long(&a, 0, 40);
 		waitpid(pid, NULL, 0);
 	}
+	check_idle();
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
+/* A front that attaches again and again took the lanes of all others, and half a megabyte with each. */
+START_TEST(one_process_cannot_take_all_lanes)
+{
+	static struct lane_client more[4];
+	struct error              error;
+	enum status               status;
+	pid_t                     pid;
+	int                       result;
+
+	begin(NULL);
+	attach(&a);
+	for (int i = 0; i < 3; i++)
+		attach(&more[i]);
+	ck_assert_int_eq(lane_client_attach(&more[3], &d, 0, 0, &error), STATUS_LIMIT);
+	ck_assert_ptr_nonnull(strstr(error.message, "as many as one process may have"));
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0)
+		_exit(lane_client_attach(&b, &d, 0, 0, &error) ? 1 : 0);
+	waitpid(pid, &result, 0);
+	ck_assert_int_eq(result, 0);
+	lane_client_close(&more[0]);
+	while ((status = lane_client_attach(&more[3], &d, 0, 0, &error)) == STATUS_LIMIT) /* until it is seen to be gone */
+		daemon_nap();
+	ck_assert_int_eq(status, STATUS_OK);
+	for (int i = 1; i < 4; i++)
+		lane_client_close(&more[i]);
 	check_idle();
 	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
 }
@@ -948,7 +981,7 @@ START_TEST(full_shared_memory)
 	ck_assert_int_ge(pid, 0);
 	if (pid == 0) {
 		if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-		    mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=8k"))
+		    mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=4k"))
 			_exit(77);
 		daemon_spawn(&d);
 		status = daemon_end(&d, 0);
@@ -1005,6 +1038,7 @@ int main(void)
 	tcase_add_test(tcase, killed_child_frees_everything);
 	tcase_add_test(tcase, random_disconnects);
 	tcase_add_test(tcase, hostile_lanes_hurt_nobody_else);
+	tcase_add_test(tcase, one_process_cannot_take_all_lanes);
 	tcase_add_test(tcase, slow_client_is_ended);
 	tcase_add_test(tcase, slow_client_that_reads_again_goes_on);
 	tcase_add_test(tcase, stopped_child);
