@@ -255,7 +255,7 @@ static void fill_job(struct api_call *call)
 			.temperature = (float)p->temperature.value,
 			.top_p = positive(p->top_p.value),
 			.min_p = (float)p->min_p.value,
-			.top_k = p->top_k.value > 0 ? (int32_t)p->top_k.value : 0,
+			.top_k = p->top_k.value > 0 && p->top_k.value < vocab_size(call->api->vocab) ? (int32_t)p->top_k.value : 0,
 			.seed = p->seed.set ? (uint64_t)p->seed.value : call->seed,
 		},
 	};

@@ -446,6 +446,23 @@ START_TEST(defaults_and_zero)
 }
 END_TEST
 
+/* More than there are tokens means all of them: penstockd refused it, with "invalid value" and no name. */
+START_TEST(top_k_beyond_the_vocabulary)
+{
+	struct buf       out;
+	struct api_call *call;
+
+	buf_init(&out, 1 << 20);
+	call = start_chat(CHAT(",'top_k':1048576"), &out);
+	ck_assert_int_eq(api_call_job(call)->sampling.top_k, 0);
+	api_call_free(call);
+	call = start_chat(CHAT(",'top_k':5"), &out);
+	ck_assert_int_eq(api_call_job(call)->sampling.top_k, 5);
+	api_call_free(call);
+	buf_free(&out);
+}
+END_TEST
+
 /* Bodies that must give the same prompt. */
 START_TEST(same_prompt)
 {
@@ -934,6 +951,7 @@ int main(void)
 	tcase_add_test(tcase, errors_stay_small);
 	tcase_add_test(tcase, limits_of_messages);
 	tcase_add_test(tcase, defaults_and_zero);
+	tcase_add_test(tcase, top_k_beyond_the_vocabulary);
 	tcase_add_test(tcase, same_prompt);
 	tcase_add_test(tcase, content_is_data);
 	tcase_add_test(tcase, ignored_fields);
