@@ -170,6 +170,29 @@ def test_unknown_routes_are_json_404():
         equal(site.front.requests, [])
 
 
+def test_an_unknown_version_of_http_is_json_505():
+    with Site() as site:
+        for version in ("2.0", "9.9"):
+            reply = site.nginx.raw(f"GET /livez HTTP/{version}\r\nHost: x\r\n\r\n".encode())
+            error_of(reply, 505, "bad_request", "invalid_request_error")
+        equal(site.front.requests, [])
+
+
+def test_the_access_log_names_the_request_and_not_the_error_page():
+    with Site() as site:
+        site.nginx.https("POST", "/v1/nothing?secret=1", "{}", KEY)
+        site.nginx.https("POST", CHAT + "?secret=2", "{}")
+        site.nginx.https("POST", CHAT + "?secret=3", "{}", KEY)
+        site.nginx.raw(b"\x01\r\n\r\n")
+
+        def lines():
+            with open(os.path.join(site.dir, "access.log")) as f:
+                found = [" ".join(line.split()[2:6]) for line in f]
+            return found if len(found) >= 4 else None
+        equal(sorted(harness.wait_until(lines, "four lines in the access log")),
+              sorted(["POST /v1/nothing HTTP/1.1 404", f"POST {CHAT} HTTP/1.1 401", f"POST {CHAT} HTTP/1.1 200", "- - - 400"]))
+
+
 def test_no_key_is_refused_before_the_body():
     with Site() as site:
         for header in ("", "Authorization:\r\n", "Authorization:   \r\n"):
