@@ -10,7 +10,7 @@ libcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
 CPU_LIBS = libcpu.a libcpu_avx2.a libcpu.a $(MODEL_LIBS) -lm
 
 # The default model against transformers and llama.cpp; skipped unless PENSTOCK_TEST_MODEL names it.
-RUNNER = tests/support/model_runner.c tests/unit/model_runner.h
+RUNNER = tests/support/model_runner.c tests/support/model_runner.h
 RUNNER_LIBS = $(MODEL_LIBS) $(CPU_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm
 check_PROGRAMS += tests/reference/test_smollm2
 TESTS += tests/reference/test_smollm2
