@@ -6,22 +6,7 @@
 #include "cpu/cpu_backend.h"
 #include "engine/script_backend.h"
 
-#include <stdio.h>
 #include <string.h>
-
-static enum status open_plugin(struct loader *loader, const char *name, const char *directory, struct error *error)
-{
-	char                       path[512];
-	const struct plugin_entry *entry;
-	enum status                status;
-
-	snprintf(path, sizeof path, "%s/penstock-%s.so", directory, name);
-	status = plugin_open(path, &loader->plugin, error);
-	if (status)
-		return status;
-	entry = plugin_entry_of(loader->plugin);
-	return entry->create(&(struct plugin_options){ .device = "" }, &loader->backend, error);
-}
 
 static enum status open_backend(struct loader *loader, const struct conf *conf, const char *directory, struct error *error)
 {
@@ -35,7 +20,8 @@ static enum status open_backend(struct loader *loader, const struct conf *conf, 
 		struct script_options options = { .vocab = vocab_size(loader->vocab), .eos = eos_count ? eos[0] : -1 };
 		return script_backend_open(conf->batcher_script_file, &options, &loader->backend, error);
 	}
-	return open_plugin(loader, name, directory, error);
+	return plugin_create(directory, name, &(struct plugin_options){ .device = "", .dtype = "" }, &loader->plugin, &loader->backend,
+	    error);
 }
 
 enum status loader_open(struct loader *loader, const struct conf *conf, const char *backend_objects, struct error *error)
@@ -51,7 +37,7 @@ enum status loader_open(struct loader *loader, const struct conf *conf, const ch
 	if (!status)
 		status = open_backend(loader, conf, backend_objects, error);
 	if (!status)
-		status = model_load(loader->gguf, loader->backend, &loader->model, error);
+		status = model_load_gguf(loader->gguf, loader->backend, &loader->model, error);
 	if (status)
 		loader_close(loader);
 	return status;

@@ -176,7 +176,7 @@ static void rotate_rows(void *context, unsigned thread, uint32_t first, uint32_t
 		int32_t      slot = job->slots[row];
 		uint32_t     block = (uint32_t)slot / kv->desc.block_size, offset = (uint32_t)slot % kv->desc.block_size;
 
-		for (uint32_t h = 0; h < job->q_heads + kv_heads; h++)
+		for (uint32_t h = 0; job->rope && h < job->q_heads + kv_heads; h++)
 			rotate_head(q + (size_t)h * dim, cosines, job->rope->dims, job->rope->style);
 		for (uint32_t h = 0; slot >= 0 && h < kv_heads; h++) {
 			float *keys = kv_keys(kv, job->layer, block, h) + offset;
@@ -206,11 +206,12 @@ enum status cpu_rope_kv_write(struct backend *b, struct activation *qkv, uint32_
 	job.kv = &cpu->kv[group];
 	job.slots = cpu->batch->kv_slots[group];
 	rows = cpu->batch->rows;
-	if (layer >= job.kv->desc.layers || rope->dims > job.kv->desc.head_dim || rope->dims % 2 || rows > qkv->rows ||
-	    rope->dims > cpu->scratch.limits.head_dim ||
+	if (rope && (rope->dims > job.kv->desc.head_dim || rope->dims % 2 || rope->dims > cpu->scratch.limits.head_dim))
+		return STATUS_INVALID;
+	if (layer >= job.kv->desc.layers || rows > qkv->rows ||
 	    qkv->width != ((uint64_t)q_heads + 2 * job.kv->desc.kv_heads) * job.kv->desc.head_dim)
 		return STATUS_INVALID;
-	if (!same_rotation(&cpu->rotation_of, rope)) {
+	if (rope && !same_rotation(&cpu->rotation_of, rope)) {
 		team_run(cpu->team, rotation_rows, &job, rows);
 		cpu->rotation_of = *rope;
 	}
@@ -231,6 +232,7 @@ struct attention_job {
 	size_t   q_stride, y_stride;
 	uint32_t group, layer, q_heads, heads_per_kv, items;
 	float    scale;
+	bool     full; /* every row sees its whole sequence */
 };
 
 /* What a row and head know after some chunks: [max, sum, o[head_dim]]. */
@@ -249,9 +251,10 @@ size_t cpu_attention_thread_floats(uint32_t head_dim)
 
 size_t cpu_attention_partial_floats(void) { return PARTIAL_FLOATS; }
 
-static inline uint32_t row_position(const struct batch_sequence *sequence, uint32_t row)
+/* Tokens that ROW sees. */
+static inline uint32_t row_tokens(const struct attention_job *job, const struct batch_sequence *sequence, uint32_t row)
 {
-	return sequence->context - sequence->rows + (row - sequence->first_row);
+	return job->full ? sequence->context : sequence->context - sequence->rows + (row - sequence->first_row) + 1;
 }
 
 /* One chunk for one row and HEADS heads: state[h] = (max, sum, o). */
@@ -263,7 +266,7 @@ static void attend_chunk(const struct attention_job *job, const struct attention
 	const struct cpu_kernels    *kernels = job->cpu->kernels;
 	const int32_t *table = sequence->block_table[job->group] + chunk * (ATTENTION_CHUNK / kv->desc.block_size);
 	uint32_t       dim = kv->desc.head_dim, size = kv->desc.block_size;
-	uint32_t       left = row_position(sequence, row) + 1 - chunk * ATTENTION_CHUNK;
+	uint32_t       left = row_tokens(job, sequence, row) - chunk * ATTENTION_CHUNK;
 	uint32_t       tokens = left < ATTENTION_CHUNK ? left : ATTENTION_CHUNK;
 	const float   *q[ATTENTION_HEADS] = { NULL };
 	float         *score[ATTENTION_HEADS] = { NULL }, *o[ATTENTION_HEADS] = { NULL };
@@ -315,7 +318,7 @@ static void finish(const struct attention_job *job, uint32_t row, uint32_t head,
 
 static inline uint32_t row_chunks(const struct attention_job *job, const struct attention_item *item, uint32_t row)
 {
-	return row_position(&job->cpu->batch->sequences[item->sequence], row) / ATTENTION_CHUNK + 1;
+	return (row_tokens(job, &job->cpu->batch->sequences[item->sequence], row) - 1) / ATTENTION_CHUNK + 1;
 }
 
 /* Whole items: chunks in the outer loop, so that a chunk's keys and values serve all rows while they are cached. */
@@ -448,12 +451,12 @@ static uint64_t list_items(struct attention_job *job, uint32_t *ret_chunks)
 	return partial;
 }
 
-enum status cpu_attention(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
-    uint32_t q_heads, float scale, struct activation *y)
+static enum status attend(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+    uint32_t q_heads, float scale, bool full, struct activation *y)
 {
 	struct cpu_backend  *cpu = (struct cpu_backend *)b;
 	struct attention_job job = { .cpu = cpu, .q = qkv->data, .y = y->data, .q_stride = qkv->width, .y_stride = y->width,
-		.group = group, .layer = layer, .q_heads = q_heads, .scale = scale };
+		.group = group, .layer = layer, .q_heads = q_heads, .scale = scale, .full = full };
 	uint32_t             chunks, threads = team_threads(cpu->team);
 	uint64_t             partial;
 
@@ -473,4 +476,16 @@ enum status cpu_attention(struct backend *b, const struct activation *qkv, uint3
 		team_run(cpu->team, attend_items, &job, job.items);
 	}
 	return STATUS_OK;
+}
+
+enum status cpu_attention(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+    uint32_t q_heads, float scale, struct activation *y)
+{
+	return attend(b, qkv, group, layer, q_heads, scale, false, y);
+}
+
+enum status cpu_attention_full(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+    uint32_t q_heads, float scale, struct activation *y)
+{
+	return attend(b, qkv, group, layer, q_heads, scale, true, y);
 }

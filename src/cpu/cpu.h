@@ -146,6 +146,7 @@ struct cpu_backend {
 	/* The step. */
 	const struct batch *batch;
 	uint32_t logits_vocab;  /* width of the logits of this step */
+	uint32_t pooled_width;  /* width of the pooled rows of this step, in scratch.normed; 0 = none */
 	uint32_t sampled;       /* ids in scratch.ids */
 	struct rope_desc rotation_of; /* what scratch.rotation was computed for; frequencies NULL = nothing */
 };
@@ -187,8 +188,19 @@ enum status cpu_rope_kv_write(struct backend *b, struct activation *qkv, uint32_
     uint32_t q_heads, const struct rope_desc *rope);
 enum status cpu_attention(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
     uint32_t q_heads, float scale, struct activation *y);
+enum status cpu_attention_full(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+    uint32_t q_heads, float scale, struct activation *y);
 size_t cpu_attention_thread_floats(uint32_t head_dim);
 size_t cpu_attention_partial_floats(void);
+
+/* encoder.c: what only encoders need */
+enum status cpu_embed_add(struct backend *b, const struct backend_weight *w, enum embed_index index, uint32_t offset,
+    struct activation *y);
+enum status cpu_layer_norm(struct backend *b, struct activation *x, const struct activation *residual_in,
+    const struct backend_weight *w, const struct backend_weight *bias, float eps, struct activation *y);
+enum status cpu_gelu(struct backend *b, struct activation *x);
+enum status cpu_pool(struct backend *b, const struct activation *x);
+enum status cpu_read_pooled(struct backend *b, uint32_t index, float *ret, uint32_t width);
 
 /* sampler.c */
 void        cpu_philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4]);

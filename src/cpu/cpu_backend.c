@@ -181,6 +181,7 @@ static enum status step_begin(struct backend *b, const struct batch *batch)
 	cpu->batch = batch;
 	cpu->sampled = 0;
 	cpu->logits_vocab = 0;
+	cpu->pooled_width = 0;
 	cpu->rotation_of = (struct rope_desc){ 0 };
 	return STATUS_OK;
 }
@@ -259,6 +260,47 @@ static enum status rms_norm(struct backend *b, struct activation *x, const struc
 	    residual_in->rows < cpu->batch->rows)))
 		return STATUS_INVALID;
 	run_rows(cpu, norm_rows, &job, cpu->batch->rows, x->width);
+	return STATUS_OK;
+}
+
+struct head_norm_job {
+	const struct cpu_kernels *kernels;
+	float       *qkv;
+	const float *q_weight, *k_weight;
+	uint32_t     width, q_heads, kv_heads, head_dim;
+	float        eps;
+};
+
+static void head_norm_rows(void *context, unsigned thread, uint32_t first, uint32_t count)
+{
+	const struct head_norm_job *job = context;
+
+	(void)thread;
+	for (uint32_t r = first; r < first + count; r++) {
+		for (uint32_t h = 0; h < job->q_heads + job->kv_heads; h++) {
+			float *head = job->qkv + (size_t)r * job->width + (size_t)h * job->head_dim;
+
+			job->kernels->norm(head, NULL, h < job->q_heads ? job->q_weight : job->k_weight, job->head_dim, job->eps,
+			    head);
+		}
+	}
+}
+
+static enum status head_norm(struct backend *b, struct activation *qkv, uint32_t q_heads, uint32_t kv_heads,
+    const struct backend_weight *q_weight, const struct backend_weight *k_weight, float eps)
+{
+	struct cpu_backend  *cpu = (struct cpu_backend *)b;
+	struct head_norm_job job = { .kernels = cpu->kernels, .qkv = qkv->data, .q_weight = q_weight->vector,
+	    .k_weight = k_weight->vector, .width = qkv->width, .q_heads = q_heads, .kv_heads = kv_heads, .eps = eps };
+
+	if (!cpu->batch || !job.q_weight || !job.k_weight || q_weight->columns != k_weight->columns ||
+	    cpu->batch->rows > qkv->rows || qkv->width != ((uint64_t)q_heads + 2 * (uint64_t)kv_heads) * q_weight->columns)
+		return STATUS_INVALID;
+	job.head_dim = q_weight->columns;
+	if ((uint64_t)cpu->batch->rows * qkv->width <= ROWS_ALONE)
+		head_norm_rows(&job, 0, 0, cpu->batch->rows);
+	else
+		team_run(cpu->team, head_norm_rows, &job, cpu->batch->rows);
 	return STATUS_OK;
 }
 
@@ -367,9 +409,11 @@ static const struct backend_ops operations = {
 	.weight_load = cpu_weight_load, .weight_free = cpu_weight_free, .weight_bytes = cpu_weight_bytes,
 	.activation_bytes = activation_bytes, .activation_alloc = activation_alloc, .activation_free = activation_free,
 	.kv_bytes = cpu_kv_bytes, .kv_alloc = cpu_kv_alloc, .scratch_bytes = scratch_bytes, .scratch_alloc = scratch_alloc,
-	.step_begin = step_begin, .embed = embed, .rms_norm = rms_norm, .linear = linear,
+	.step_begin = step_begin, .embed = embed, .rms_norm = rms_norm, .head_norm = head_norm, .linear = linear,
 	.rope_kv_write = cpu_rope_kv_write,
-	.attention = cpu_attention, .silu_gate = silu_gate, .logits = logits, .kv_copy = cpu_kv_copy, .sample = cpu_sample,
+	.attention = cpu_attention, .silu_gate = silu_gate, .logits = logits, .embed_add = cpu_embed_add,
+	.layer_norm = cpu_layer_norm, .attention_full = cpu_attention_full, .gelu = cpu_gelu, .pool = cpu_pool,
+	.read_pooled = cpu_read_pooled, .kv_copy = cpu_kv_copy, .sample = cpu_sample,
 	.wait = wait_step, .read_logits = read_logits,
 };
 

@@ -3,7 +3,7 @@ noinst_LIBRARIES += libcpu.a libcpu_avx2.a
 libcpu_a_SOURCES = src/cpu/cpu_backend.c src/cpu/cpu_backend.h src/cpu/cpu.h src/cpu/team.c src/cpu/team.h \
 	src/cpu/pages.c src/cpu/weight.c src/cpu/linear.c src/cpu/attention.c src/cpu/sampler.c src/cpu/kernels_generic.c \
 	src/cpu/format.c src/cpu/format.h src/cpu/fmt_float.c src/cpu/fmt_q8_0.c src/cpu/fmt_q4.c src/cpu/fmt_q6_k.c \
-	src/cpu/fmt_byte.c src/cpu/fmt_i4.c src/cpu/layout.c src/cpu/input.c
+	src/cpu/fmt_byte.c src/cpu/fmt_i4.c src/cpu/layout.c src/cpu/input.c src/cpu/encoder.c
 libcpu_avx2_a_SOURCES = src/cpu/linear_avx2.h src/cpu/kernels_avx2.c src/cpu/fmt_float_avx2.c src/cpu/fmt_q8_0_avx2.c \
 	src/cpu/fmt_q4_avx2.c src/cpu/fmt_q6_k_avx2.c src/cpu/fmt_byte_avx2.c src/cpu/fmt_i4_avx2.c
 libcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)

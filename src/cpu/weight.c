@@ -295,6 +295,10 @@ uint64_t cpu_weight_bytes(const struct backend *b, const struct backend_weight *
 
 void cpu_weight_row(const struct backend_weight *w, uint32_t row, float *ret)
 {
+	if (w->vector) {
+		memcpy(ret, w->vector, w->columns * sizeof *ret);
+		return;
+	}
 	for (uint32_t i = 0; i < w->count; i++) {
 		const struct cpu_part *part = &w->parts[i];
 		uint32_t               local = row - part->first_row;

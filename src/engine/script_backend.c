@@ -381,6 +381,13 @@ static enum status rms_norm(struct backend *b, struct activation *x, const struc
 	return STATUS_OK;
 }
 
+static enum status head_norm(struct backend *b, struct activation *qkv, uint32_t q_heads, uint32_t kv_heads,
+    const struct backend_weight *q_weight, const struct backend_weight *k_weight, float eps)
+{
+	(void)b, (void)qkv, (void)q_heads, (void)kv_heads, (void)q_weight, (void)k_weight, (void)eps;
+	return STATUS_OK;
+}
+
 static enum status linear(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
     const struct activation *x, struct activation *y)
 {
@@ -497,6 +504,7 @@ static const struct backend_ops script_ops = {
 	.step_begin = step_begin,
 	.embed = embed,
 	.rms_norm = rms_norm,
+	.head_norm = head_norm,
 	.linear = linear,
 	.rope_kv_write = rope_kv_write,
 	.attention = attention,

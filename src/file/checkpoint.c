@@ -70,7 +70,8 @@ struct checkpoint {
 	char         *path;
 	struct shard *shards; /* sorted by name; one without file, for a GGUF */
 	size_t        shard_count;
-	struct gguf  *gguf;
+	struct gguf  *gguf_owned; /* the one below, unless it is borrowed */
+	const struct gguf *gguf;
 	struct entry *entries; /* sorted by name */
 	size_t        count;
 };
@@ -429,8 +430,9 @@ static enum status open_file(struct checkpoint *checkpoint, struct error *error)
 	status = add_shard(checkpoint, slash ? slash + 1 : checkpoint->path, error);
 	if (status)
 		return status;
-	status = is_gguf ? gguf_open(checkpoint->path, &checkpoint->gguf, error) :
+	status = is_gguf ? gguf_open(checkpoint->path, &checkpoint->gguf_owned, error) :
 	    safetensors_open(checkpoint->path, &checkpoint->shards[0].file, error);
+	checkpoint->gguf = checkpoint->gguf_owned;
 	return status ? status : collect(checkpoint, error);
 }
 
@@ -458,6 +460,27 @@ enum status checkpoint_open(const char *path, struct checkpoint **ret, struct er
 	return STATUS_OK;
 }
 
+enum status checkpoint_from_gguf(const struct gguf *gguf, struct checkpoint **ret, struct error *error)
+{
+	struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+	enum status        status;
+
+	if (!checkpoint || !(checkpoint->path = strdup("the GGUF file"))) {
+		free(checkpoint);
+		return error_set(error, STATUS_NOMEM, "the GGUF file: no memory");
+	}
+	checkpoint->gguf = gguf;
+	status = add_shard(checkpoint, checkpoint->path, error);
+	if (!status)
+		status = collect(checkpoint, error);
+	if (status) {
+		checkpoint_close(checkpoint);
+		return status;
+	}
+	*ret = checkpoint;
+	return STATUS_OK;
+}
+
 void checkpoint_close(struct checkpoint *checkpoint)
 {
 	if (!checkpoint)
@@ -466,7 +489,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
 		safetensors_close(checkpoint->shards[s].file);
 		free(checkpoint->shards[s].name);
 	}
-	gguf_close(checkpoint->gguf);
+	gguf_close(checkpoint->gguf_owned);
 	free(checkpoint->shards);
 	free(checkpoint->entries);
 	free(checkpoint->path);
@@ -499,6 +522,18 @@ enum status checkpoint_take(struct checkpoint *checkpoint, const char *name, con
 	entry->taken = true;
 	*ret = &entry->tensor;
 	return STATUS_OK;
+}
+
+bool checkpoint_taken(const struct checkpoint *checkpoint, size_t index)
+{
+	return index < checkpoint->count && checkpoint->entries[index].taken;
+}
+
+void checkpoint_release(const struct checkpoint *checkpoint, const void *data, size_t bytes)
+{
+	/* A borrowed handle may lie over memory that is no map of a file, whose pages would be lost. */
+	if (checkpoint->gguf == checkpoint->gguf_owned)
+		map_release(data, bytes);
 }
 
 enum status checkpoint_finish(const struct checkpoint *checkpoint, struct error *error)

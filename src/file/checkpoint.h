@@ -49,6 +49,8 @@ struct checkpoint; /* opaque */
 
 enum status checkpoint_open(const char *path, struct checkpoint **ret, struct error *error);
 void        checkpoint_close(struct checkpoint *checkpoint);
+/* The view of a GGUF file that is already open; GGUF is borrowed. */
+enum status checkpoint_from_gguf(const struct gguf *gguf, struct checkpoint **ret, struct error *error);
 
 /* All tensors in the order of their names. */
 size_t                          checkpoint_count(const struct checkpoint *checkpoint);
@@ -59,8 +61,12 @@ const struct checkpoint_tensor *checkpoint_find(const struct checkpoint *checkpo
 /* Takes a tensor.  STATUS_NOT_FOUND when there is none of that name, STATUS_INVALID when it was taken before. */
 enum status checkpoint_take(struct checkpoint *checkpoint, const char *name, const struct checkpoint_tensor **ret,
     struct error *error);
+bool        checkpoint_taken(const struct checkpoint *checkpoint, size_t index);
 /* STATUS_INVALID naming the first tensor that nobody took, and how many there are; STATUS_OK when there is none. */
 enum status checkpoint_finish(const struct checkpoint *checkpoint, struct error *error);
+
+/* BYTES of a tensor at DATA were copied: their pages may leave memory.  Reading them again is allowed. */
+void checkpoint_release(const struct checkpoint *checkpoint, const void *data, size_t bytes);
 
 /* STATUS_INVALID naming tensor, its shape and the one that is needed, unless they are equal. */
 enum status checkpoint_check_shape(const struct checkpoint_tensor *tensor, const uint64_t *dims, unsigned n_dims,

@@ -52,3 +52,12 @@ void map_close(struct map *map)
 		munmap((void *)map->bytes, map->size);
 	*map = (struct map){ NULL, 0 };
 }
+
+void map_release(const void *bytes, size_t size)
+{
+	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)bytes + page - 1) / page * page;
+	uintptr_t end = ((uintptr_t)bytes + size) / page * page;
+
+	if (first < end)
+		madvise((void *)first, end - first, MADV_DONTNEED); /* a wish */
+}

@@ -56,4 +56,14 @@ const char *safetensors_metadata(const struct safetensors *file, const char *key
 const char *safetensors_dtype_name(enum safetensors_dtype dtype); /* "BF16" */
 unsigned    safetensors_dtype_bytes(enum safetensors_dtype dtype);
 
+/* Writes a file of COUNT tensors, data in their order; the file at PATH is replaced once the new one is whole. */
+struct safetensors_item {
+	const char            *name; /* UTF-8, each once */
+	enum safetensors_dtype dtype;
+	unsigned               n_dims;
+	uint64_t               dims[SAFETENSORS_DIMENSIONS_MAX];
+	const void            *data;
+};
+enum status safetensors_write(const char *path, const struct safetensors_item *items, size_t count, struct error *error);
+
 #endif

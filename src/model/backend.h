@@ -146,6 +146,9 @@ struct rope_desc {
 	float           scale;       /* of cos and sin (YaRN's attention factor); 1 otherwise */
 };
 
+/* How embed_add finds a row's row of the weight. */
+enum embed_index { EMBED_CONSTANT, EMBED_POSITION };
+
 /* Everything the API lets a request say about sampling.  Keyed randomness: see sample_desc. */
 struct sample_params {
 	float    temperature; /* 0 = greedy (lowest id among equals) */
@@ -208,13 +211,19 @@ struct backend_ops {
 	enum status (*step_begin)(struct backend *b, const struct batch *batch);
 	/* y[r] = W[tokens[r]] */
 	enum status (*embed)(struct backend *b, const struct backend_weight *w, struct activation *y);
-	/* x += residual_in (if not NULL); y = x · rsqrt(mean(x²) + eps) · w    (RMSNorm, Zhang & Sennrich 2019) */
+	/* x += residual_in (if not NULL); y = x · rsqrt(mean(x²) + eps) · w    (RMSNorm, Zhang & Sennrich 2019)
+	 * y may be x. */
 	enum status (*rms_norm)(struct backend *b, struct activation *x, const struct activation *residual_in,
 	    const struct backend_weight *w, float eps, struct activation *y);
+	/* The same in place over each of the q_heads + kv_heads heads of q and k in qkv (as in rope_kv_write):
+	 * Q_WEIGHT and K_WEIGHT are vectors of head_dim values. */
+	enum status (*head_norm)(struct backend *b, struct activation *qkv, uint32_t q_heads, uint32_t kv_heads,
+	    const struct backend_weight *q_weight, const struct backend_weight *k_weight, float eps);
 	/* y = x · Wᵀ + bias (bias may be NULL) */
 	enum status (*linear)(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
 	    const struct activation *x, struct activation *y);
-	/* qkv [rows, (q_heads + 2·kv_heads)·head_dim]: rotates q and k in place, writes k and v of LAYER into group GROUP. */
+	/* qkv [rows, (q_heads + 2·kv_heads)·head_dim]: rotates q and k in place (not when ROPE is NULL), writes k and v of
+	 * LAYER into group GROUP. */
 	enum status (*rope_kv_write)(struct backend *b, struct activation *qkv, uint32_t group, uint32_t layer,
 	    uint32_t q_heads, const struct rope_desc *rope);
 	/* Causal attention of the q part of qkv over the paged cache: y [rows, q_heads·head_dim]
@@ -226,6 +235,25 @@ struct backend_ops {
 	/* logits of batch.logit_rows: norm (as rms_norm, on those rows only) and the output matrix; kept for sample. */
 	enum status (*logits)(struct backend *b, struct activation *x, const struct activation *residual_in,
 	    const struct backend_weight *norm, float eps, const struct backend_weight *w);
+	/* Encoders; NULL in a backend that has none.  A sequence of an encoder is one piece of one step: rows = context.
+	 *
+	 * y[r] += W[OFFSET + positions[r]], or W[OFFSET] for EMBED_CONSTANT.  W may be a vector (one row). */
+	enum status (*embed_add)(struct backend *b, const struct backend_weight *w, enum embed_index index, uint32_t offset,
+	    struct activation *y);
+	/* x += residual_in (if not NULL); y = (x − mean(x)) · rsqrt(var(x) + eps) · w + bias    (Ba et al. 2016)
+	 * y may be x. */
+	enum status (*layer_norm)(struct backend *b, struct activation *x, const struct activation *residual_in,
+	    const struct backend_weight *w, const struct backend_weight *bias, float eps, struct activation *y);
+	/* As attention, but every row sees all tokens of its sequence. */
+	enum status (*attention_full)(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
+	    uint32_t q_heads, float scale, struct activation *y);
+	/* x = x · Φ(x), Φ by erf    (GELU, Hendrycks & Gimpel 2016) */
+	enum status (*gelu)(struct backend *b, struct activation *x);
+	/* x / ‖x‖ of the rows batch.logit_rows, kept for read_pooled. */
+	enum status (*pool)(struct backend *b, const struct activation *x);
+	/* After wait: copies row INDEX of batch.logit_rows [width]. */
+	enum status (*read_pooled)(struct backend *b, uint32_t index, float *ret, uint32_t width);
+
 	/* Copies blocks inside a group (copy-on-write of partial blocks). */
 	enum status (*kv_copy)(struct backend *b, uint32_t group, const int32_t *from, const int32_t *to, uint32_t count);
 

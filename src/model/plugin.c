@@ -3,6 +3,7 @@
 #include "model/plugin.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -55,3 +56,25 @@ void plugin_close(struct plugin *plugin)
 }
 
 const struct plugin_entry *plugin_entry_of(const struct plugin *plugin) { return plugin->entry; }
+
+enum status plugin_create(const char *directory, const char *name, const struct plugin_options *options,
+    struct plugin **ret, struct backend **ret_backend, struct error *error)
+{
+	struct plugin *plugin;
+	char          *path;
+	enum status    status;
+
+	if (asprintf(&path, "%s/penstock-%s.so", directory, name) < 0)
+		return error_set(error, STATUS_NOMEM, "backend %.40s: out of memory", name);
+	status = plugin_open(path, &plugin, error);
+	free(path);
+	if (status)
+		return status;
+	status = plugin->entry->create(options, ret_backend, error);
+	if (status) {
+		plugin_close(plugin);
+		return status;
+	}
+	*ret = plugin;
+	return STATUS_OK;
+}

@@ -16,6 +16,7 @@ extern "C" {
 
 struct plugin_options {
 	const char *device; /* UUID or index; "" = the first one */
+	const char *dtype;  /* of activations: "float32", "bfloat16"; "" = the backend's own choice */
 };
 
 /* What the entry point returns; static data of the object. */
@@ -35,6 +36,9 @@ struct plugin; /* opaque: an opened object */
 enum status                plugin_open(const char *path, struct plugin **ret, struct error *error);
 void                       plugin_close(struct plugin *plugin);
 const struct plugin_entry *plugin_entry_of(const struct plugin *plugin);
+/* Opens DIRECTORY/penstock-NAME.so and makes an instance. */
+enum status                plugin_create(const char *directory, const char *name, const struct plugin_options *options,
+    struct plugin **ret, struct backend **ret_backend, struct error *error);
 
 #ifdef __cplusplus
 }

@@ -200,7 +200,7 @@ static enum status generate(const struct job *job, struct error *error)
 	status = cpu_backend_create((unsigned)job->threads, &backend, error);
 	if (status)
 		goto fail;
-	status = model_load(text.gguf, backend, &model, error);
+	status = model_load_gguf(text.gguf, backend, &model, error);
 	if (status)
 		goto fail;
 	options.max_waiting = 1;

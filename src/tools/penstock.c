@@ -22,6 +22,7 @@ static const struct command {
 	{ "generate", tool_generate, "run a model in this process and print what it writes" },
 	{ "tokenize", tool_tokenize, "text to token ids, JSON lines" },
 	{ "detokenize", tool_detokenize, "token ids to text, JSON lines" },
+	{ "eval", tool_eval, "compare a checkpoint with reference outputs" },
 	{ "config", tool_config, "check, dump or sample penstock.conf" },
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

@@ -13,6 +13,7 @@ enum { TOOL_OK, TOOL_FAILED, TOOL_USAGE };
 int tool_config(int argc, char **argv);
 int tool_detokenize(int argc, char **argv);
 int tool_drain(int argc, char **argv);
+int tool_eval(int argc, char **argv);
 int tool_generate(int argc, char **argv);
 int tool_key(int argc, char **argv);
 int tool_status(int argc, char **argv);

@@ -17,7 +17,7 @@ enum status runner_open(const struct gguf *gguf, const struct runner_options *op
 	blocks = ret->blocks_each * options->sequences;
 	status = cpu_backend_create_isa(options->threads, options->isa, &ret->backend, error);
 	if (status == STATUS_OK)
-		status = model_load(gguf, ret->backend, &ret->model, error);
+		status = model_load_gguf(gguf, ret->backend, &ret->model, error);
 	if (status == STATUS_OK)
 		status = model_plan(ret->model, options->max_rows, options->max_rows, options->block_size, blocks, error);
 	for (uint32_t s = 0; status == STATUS_OK && s < options->sequences; s++) {

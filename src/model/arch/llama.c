@@ -6,31 +6,51 @@
  *          x += Wdown · (silu(Wgate · h) · Wup · h)                     h = norm(x)
  *      logits = Wout · norm(x)
  *
- * norm is RMSNorm; attention is causal and grouped-query; Wout is the embedding when the file has none of its own.
- * GGUF files store Wq and Wk with the two halves of each head interleaved, so pairs lie side by side.
+ * norm is RMSNorm; attention is causal and grouped-query; Wout is the embedding when the file has none of its own; every
+ * W inside a layer may have a bias.  Hub checkpoints rotate dimension i of a head with i + n; GGUF files store the rows
+ * of Wq and Wk with these two side by side.
  */
 #include "model/arch.h"
 
 #include <math.h>
 
-enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, ATTENTION_OUTPUT, FFN_NORM, GATE_UP, DOWN,
-    WEIGHT_COUNT };
+enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, ATTENTION_OUTPUT, ATTENTION_OUTPUT_BIAS, FFN_NORM,
+    GATE_UP, GATE_UP_BIAS, DOWN, DOWN_BIAS, WEIGHT_COUNT };
 
 static const struct model_weight weights[WEIGHT_COUNT] = {
-	[EMBEDDING]        = { { { "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, false, false },
-	[OUTPUT_NORM]      = { { { "output_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED, false, false },
-	[OUTPUT]           = { { { "output.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, false, true },
-	[ATTENTION_NORM]   = { { { "attn_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED, true, false },
-	[QKV]              = { { { "attn_q.weight", DIM_Q }, { "attn_k.weight", DIM_KV }, { "attn_v.weight", DIM_KV } },
-	    DIM_WIDTH,
-	                       SHARD_HEAD, true, false },
-	[QKV_BIAS]         = { { { "attn_q.bias", DIM_Q }, { "attn_k.bias", DIM_KV }, { "attn_v.bias", DIM_KV } }, DIM_ONE,
-	                       SHARD_HEAD, true, true },
-	[ATTENTION_OUTPUT] = { { { "attn_output.weight", DIM_WIDTH } }, DIM_Q, SHARD_COLUMN, true, false },
-	[FFN_NORM]         = { { { "ffn_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED, true, false },
-	[GATE_UP]          = { { { "ffn_gate.weight", DIM_FFN }, { "ffn_up.weight", DIM_FFN } }, DIM_WIDTH, SHARD_ROW,
-	    true, false },
-	[DOWN]             = { { { "ffn_down.weight", DIM_WIDTH } }, DIM_FFN, SHARD_COLUMN, true, false },
+	[EMBEDDING] = { { { "model.embed_tokens.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW },
+	[OUTPUT_NORM] = { { { "model.norm.weight", "output_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED },
+	[OUTPUT] = { { { "lm_head.weight", "output.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, .optional = true },
+
+	[ATTENTION_NORM] = { { { "input_layernorm.weight", "attn_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED,
+	    WEIGHT_LAYER },
+	[QKV] = { { { "self_attn.q_proj.weight", "attn_q.weight", DIM_Q },
+	            { "self_attn.k_proj.weight", "attn_k.weight", DIM_KV },
+	            { "self_attn.v_proj.weight", "attn_v.weight", DIM_KV } }, DIM_WIDTH, SHARD_HEAD, WEIGHT_LAYER },
+	[QKV_BIAS] = { { { "self_attn.q_proj.bias", "attn_q.bias", DIM_Q },
+	                 { "self_attn.k_proj.bias", "attn_k.bias", DIM_KV },
+	                 { "self_attn.v_proj.bias", "attn_v.bias", DIM_KV } }, DIM_ONE, SHARD_HEAD, WEIGHT_LAYER,
+	    .optional = true },
+	[ATTENTION_OUTPUT] = { { { "self_attn.o_proj.weight", "attn_output.weight", DIM_WIDTH } }, DIM_Q, SHARD_COLUMN,
+	    WEIGHT_LAYER },
+	[ATTENTION_OUTPUT_BIAS] = { { { "self_attn.o_proj.bias", "attn_output.bias", DIM_WIDTH } }, DIM_ONE, SHARD_COLUMN,
+	    WEIGHT_LAYER, .optional = true },
+
+	[FFN_NORM] = { { { "post_attention_layernorm.weight", "ffn_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED,
+	    WEIGHT_LAYER },
+	[GATE_UP] = { { { "mlp.gate_proj.weight", "ffn_gate.weight", DIM_FFN },
+	                { "mlp.up_proj.weight", "ffn_up.weight", DIM_FFN } }, DIM_WIDTH, SHARD_ROW, WEIGHT_LAYER },
+	[GATE_UP_BIAS] = { { { "mlp.gate_proj.bias", "ffn_gate.bias", DIM_FFN },
+	                     { "mlp.up_proj.bias", "ffn_up.bias", DIM_FFN } }, DIM_ONE, SHARD_ROW, WEIGHT_LAYER,
+	    .optional = true },
+	[DOWN] = { { { "mlp.down_proj.weight", "ffn_down.weight", DIM_WIDTH } }, DIM_FFN, SHARD_COLUMN, WEIGHT_LAYER },
+	[DOWN_BIAS] = { { { "mlp.down_proj.bias", "ffn_down.bias", DIM_WIDTH } }, DIM_ONE, SHARD_COLUMN, WEIGHT_LAYER,
+	    .optional = true },
+};
+
+static const struct model_ignored ignored[] = {
+	{ "self_attn.rotary_emb.inv_freq", WEIGHT_LAYER }, /* of old checkpoints; follows from the configuration */
+	{ NULL, WEIGHT_MODEL },
 };
 
 enum { X, HIDDEN, QKV_ROWS, ATTENDED, DELTA, GATED, ACTIVATED, ACTIVATION_COUNT };
@@ -40,58 +60,17 @@ static const enum model_dim activations[ACTIVATION_COUNT] = {
 	[GATED] = DIM_GATE_UP, [ACTIVATED] = DIM_FFN,
 };
 
-static enum status read_hparams(struct model *model, const struct gguf *gguf, struct error *error)
+static enum status read_hparams(struct model *model, struct error *error)
 {
-	const struct gguf_tensor *embedding = gguf_tensor_find(gguf, "token_embd.weight");
-	struct model_info        *info = &model->info;
-	uint32_t   *dims = model->dims, head_dim, value_dim, rope_dims, ffn = 0, vocab = 0;
-	double      eps = 0;
-	enum status status;
+	enum status status = dense_read(model, &dense_keys_usual, error);
 
-	if ((status = hparam_u32(gguf, model, "block_count", true, 1, MODEL_LAYERS_MAX, &info->layers, error)) ||
-	    (status = hparam_u32(gguf, model, "context_length", true, 1, MODEL_CONTEXT_MAX, &info->max_context, error)) ||
-	    (status = hparam_u32(gguf, model, "embedding_length", true, 1, MODEL_WIDTH_MAX, &info->width, error)) ||
-	    (status = hparam_u32(gguf, model, "feed_forward_length", true, 1, MODEL_FFN_MAX, &ffn, error)) ||
-	    (status = hparam_u32(gguf, model, "attention.head_count", true, 1, MODEL_HEADS_MAX, &model->heads, error)) ||
-	    (status = hparam_f64(gguf, model, "attention.layer_norm_rms_epsilon", true, 0, 1, &eps, error)) ||
-	    (status = hparam_refuse(gguf, model, "expert_count", "a mixture of experts", error)) ||
-	    (status = hparam_refuse(gguf, model, "attention.sliding_window", "windowed attention", error)))
+	if (status || (status = dense_read_tied(model, OUTPUT, error)) ||
+	    (status = dense_read_bias(model, "attention_bias", QKV_BIAS, error)) ||
+	    (status = dense_read_bias(model, "attention_bias", ATTENTION_OUTPUT_BIAS, error)) ||
+	    (status = dense_read_bias(model, "mlp_bias", GATE_UP_BIAS, error)) ||
+	    (status = dense_read_bias(model, "mlp_bias", DOWN_BIAS, error)))
 		return status;
-	model->kv_heads = model->heads;
-	head_dim = info->width / model->heads;
-	if ((status = hparam_u32(gguf, model, "attention.head_count_kv", false, 1, model->heads, &model->kv_heads,
-	    error)) ||
-	    (status = hparam_u32(gguf, model, "attention.key_length", false, 2, MODEL_HEAD_DIM_MAX, &head_dim, error)))
-		return status;
-	value_dim = rope_dims = head_dim;
-	if ((status = hparam_u32(gguf, model, "attention.value_length", false, head_dim, head_dim, &value_dim, error)) ||
-	    (status = hparam_u32(gguf, model, "rope.dimension_count", false, 2, head_dim, &rope_dims, error)))
-		return status;
-	if (model->heads % model->kv_heads || head_dim < 2 || head_dim > MODEL_HEAD_DIM_MAX || rope_dims % 2)
-		return error_set(error, STATUS_INVALID,
-		    "%u heads over %u KV heads of %u dimensions, %u of them rotated: heads must divide, dimensions be 2…%d and even",
-		    model->heads, model->kv_heads, head_dim, rope_dims, MODEL_HEAD_DIM_MAX);
-	if (!embedding || embedding->dims[1] < 1 || embedding->dims[1] > MODEL_VOCAB_MAX)
-		return error_set(error, STATUS_INVALID, "token_embd.weight is missing or has no row for 1…%d tokens",
-		    MODEL_VOCAB_MAX);
-	info->vocab = (uint32_t)embedding->dims[1];
-	if ((status = hparam_u32(gguf, model, "vocab_size", false, info->vocab, info->vocab, &vocab, error)))
-		return status;
-
-	model->head_dim = head_dim;
-	model->eps = (float)eps;
-	dims[DIM_ONE] = 1;
-	dims[DIM_VOCAB] = info->vocab;
-	dims[DIM_WIDTH] = info->width;
-	dims[DIM_Q] = model->heads * head_dim;
-	dims[DIM_KV] = model->kv_heads * head_dim;
-	dims[DIM_QKV] = dims[DIM_Q] + 2 * dims[DIM_KV];
-	dims[DIM_FFN] = ffn;
-	dims[DIM_GATE_UP] = 2 * ffn;
-	info->kv_group_count = 1;
-	info->kv_groups[0] = (struct kv_group_desc){ .layers = info->layers, .kv_heads = model->kv_heads,
-	    .head_dim = head_dim };
-	return rope_read(model, gguf, rope_dims, ROPE_INTERLEAVED, error);
+	return rope_read(model, 10000, 1, model_is_gguf(model) ? ROPE_INTERLEAVED : ROPE_HALF, error);
 }
 
 static enum status forward(struct model *model, const struct batch *batch)
@@ -99,8 +78,8 @@ static enum status forward(struct model *model, const struct batch *batch)
 	struct backend           *b = model->backend;
 	const struct backend_ops *op = b->ops;
 	struct activation        *a = model->activations;
-	struct backend_weight    *embedding = model_weight_at(model, EMBEDDING, 0), *output = model_weight_at(model,
-	    OUTPUT, 0);
+	struct backend_weight    *embedding = model_weight_at(model, EMBEDDING, 0);
+	struct backend_weight    *output = model_weight_at(model, OUTPUT, 0);
 	float                     scale = 1 / sqrtf((float)model->head_dim);
 	enum status               status = op->embed(b, embedding, &a[X]);
 
@@ -110,11 +89,11 @@ static enum status forward(struct model *model, const struct batch *batch)
 		    (status = op->linear(b, W(QKV), W(QKV_BIAS), &a[HIDDEN], &a[QKV_ROWS])) ||
 		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, layer, model->heads, &model->rope.desc)) ||
 		    (status = op->attention(b, &a[QKV_ROWS], 0, layer, model->heads, scale, &a[ATTENDED])) ||
-		    (status = op->linear(b, W(ATTENTION_OUTPUT), NULL, &a[ATTENDED], &a[DELTA])) ||
+		    (status = op->linear(b, W(ATTENTION_OUTPUT), W(ATTENTION_OUTPUT_BIAS), &a[ATTENDED], &a[DELTA])) ||
 		    (status = op->rms_norm(b, &a[X], &a[DELTA], W(FFN_NORM), model->eps, &a[HIDDEN])) ||
-		    (status = op->linear(b, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED])) ||
+		    (status = op->linear(b, W(GATE_UP), W(GATE_UP_BIAS), &a[HIDDEN], &a[GATED])) ||
 		    (status = op->silu_gate(b, &a[GATED], &a[ACTIVATED])) ||
-		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])))
+		    (status = op->linear(b, W(DOWN), W(DOWN_BIAS), &a[ACTIVATED], &a[DELTA])))
 			return status;
 #undef W
 	}
@@ -125,6 +104,7 @@ static enum status forward(struct model *model, const struct batch *batch)
 }
 
 const struct model_arch model_arch_llama = {
-	.name = "llama", .read = read_hparams, .weights = weights, .weight_count = WEIGHT_COUNT, .activations = activations,
-	.activation_count = ACTIVATION_COUNT, .forward = forward,
+	.name = { "llama", "llama" }, .layers = { "model.layers.", "blk." }, .read = read_hparams, .weights = weights,
+	.weight_count = WEIGHT_COUNT, .ignored = ignored, .activations = activations, .activation_count = ACTIVATION_COUNT,
+	.forward = forward,
 };
