@@ -28,16 +28,19 @@ enum status loader_open(struct loader *loader, const struct conf *conf, const ch
 {
 	enum status status;
 
-	*loader = (struct loader){ .gguf = NULL };
+	*loader = (struct loader){ .vocab = NULL };
 	if (!*conf->model_path)
 		return error_set_param(error, STATUS_INVALID, "path", "model.path is not set: name a GGUF file");
-	status = gguf_open(conf->model_path, &loader->gguf, error);
+	status = model_source_open(conf->model_path, &loader->source, error);
+	if (!status && loader->source.config)
+		status = error_set_param(error, STATUS_UNSUPPORTED, "path",
+		    "%.200s holds no vocabulary that is known here: serving needs a GGUF file", conf->model_path);
 	if (!status)
-		status = vocab_from_gguf(loader->gguf, &loader->vocab, error);
+		status = vocab_from_gguf(checkpoint_gguf(loader->source.checkpoint), &loader->vocab, error);
 	if (!status)
 		status = open_backend(loader, conf, backend_objects, error);
 	if (!status)
-		status = model_load_gguf(loader->gguf, loader->backend, &loader->model, error);
+		status = model_load(&loader->source, loader->backend, &loader->model, error);
 	if (status)
 		loader_close(loader);
 	return status;
@@ -50,8 +53,8 @@ void loader_close(struct loader *loader)
 		loader->backend->ops->destroy(loader->backend);
 	plugin_close(loader->plugin);
 	vocab_free(loader->vocab);
-	gguf_close(loader->gguf);
-	*loader = (struct loader){ .gguf = NULL };
+	model_source_close(&loader->source);
+	*loader = (struct loader){ .vocab = NULL };
 }
 
 struct engine_options loader_engine_options(const struct loader *loader, const struct conf *conf)

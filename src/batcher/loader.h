@@ -5,14 +5,13 @@
 
 #include "base/conf.h"
 #include "engine/engine.h"
-#include "file/gguf.h"
 #include "model/model.h"
 #include "model/plugin.h"
 #include "vocab/vocab.h"
 
 /* Owned parts, in the order of their making; each needs those before it. */
 struct loader {
-	struct gguf    *gguf;
+	struct model_source source;
 	struct vocab   *vocab;
 	struct plugin  *plugin;
 	struct backend *backend;

@@ -174,6 +174,8 @@ enum status engine_create(struct model *model, struct backend *backend, const st
 		    "max_running = %u, max_waiting = %u, step_tokens = %u, block_size = %u: step_tokens must be at least max_running, "
 		    "and none but max_waiting 0",
 		    options->max_running, options->max_waiting, options->step_tokens, options->block_size);
+	if (info->encoder)
+		return error_set(error, STATUS_UNSUPPORTED, "%s is an encoder: it gives embeddings, no tokens", info->architecture);
 	engine = calloc(1, sizeof *engine);
 	if (!engine)
 		return error_set(error, STATUS_NOMEM, "no memory for the engine");

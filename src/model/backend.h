@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-enum { BACKEND_VERSION = 2, BACKEND_KV_GROUPS_MAX = 4, BACKEND_DECODE_QUERIES_MAX = 8 };
+enum { BACKEND_VERSION = 3, BACKEND_KV_GROUPS_MAX = 4, BACKEND_DECODE_QUERIES_MAX = 8 };
 
 struct backend;        /* instance on one device (each backend's struct starts with a struct backend_ops pointer) */
 struct backend_weight; /* a weight in the backend's own layout, made once at load */

@@ -4,7 +4,7 @@ include src/model/arch/arch.list
 noinst_LIBRARIES += libmodel.a
 libmodel_a_SOURCES = src/model/model.c src/model/model.h src/model/arch.h src/model/source.c src/model/load.c \
 	src/model/hparam.c src/model/dense.c src/model/rope.c src/model/weight.c src/model/weight.h \
-	src/model/quant.c src/model/quant.h src/model/backend.h $(MODEL_ARCHS:=.c)
+	src/model/quant.c src/model/quant.h src/model/backend.h src/model/arch/bert.h $(MODEL_ARCHS:=.c)
 nodist_libmodel_a_SOURCES = src/model/registry.c
 MODEL_LIBS = libmodel.a
 CLEANFILES += src/model/registry.c

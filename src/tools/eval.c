@@ -93,10 +93,10 @@ static enum status find(const struct eval *eval, const char *name, uint32_t k, e
 		return STATUS_OK;
 	if (tensor->dtype != dtype || tensor->n_dims != n_dims || tensor->dims[0] < 1 || tensor->dims[0] > INT32_MAX ||
 	    (rows && tensor->dims[0] != rows) || (columns && tensor->dims[1] != columns))
-		return error_set(error, STATUS_INVALID, "golden.safetensors: %s is %s of %u dimensions [%llu, %llu], %s [%llu%s%llu] is needed",
-		    full, safetensors_dtype_name(tensor->dtype), tensor->n_dims, (unsigned long long)tensor->dims[0],
-		    (unsigned long long)tensor->dims[1], safetensors_dtype_name(dtype), (unsigned long long)rows,
-		    columns ? ", " : "; 0: any number; ", (unsigned long long)columns);
+		return error_set(error, STATUS_INVALID, "golden.safetensors: %s is %s [%llu, %llu], %s of %u dimension(s) is needed%s",
+		    full, safetensors_dtype_name(tensor->dtype), (unsigned long long)tensor->dims[0],
+		    (unsigned long long)tensor->dims[1], safetensors_dtype_name(dtype), n_dims,
+		    rows || columns ? ", as long as its neighbours and the model's vocabulary or width" : "");
 	return STATUS_OK;
 }
 
@@ -164,17 +164,19 @@ static enum status read_decoder(const struct eval *eval, uint32_t k, const struc
 static enum status read_prompt(struct eval *eval, uint32_t k, struct prompt *prompt, struct error *error)
 {
 	const struct safetensors_tensor *ids, *greedy = NULL, *embedding = NULL;
-	uint64_t                         length;
+	uint64_t                         length, steps = GREEDY_STEPS;
 	enum status                      status = find(eval, "ids", k, SAFETENSORS_I32, 0, 0, &ids, error);
 
 	if (!status && !eval->info->encoder)
 		status = find(eval, "greedy", k, SAFETENSORS_I32, 0, 0, &greedy, error);
 	if (status)
 		return status;
+	if (greedy && greedy->dims[0] > steps)
+		steps = greedy->dims[0];
 	/* The last token of a continuation is never put in. */
-	length = ids->dims[0] + (eval->info->encoder ? 0 : greedy && greedy->dims[0] > GREEDY_STEPS ? greedy->dims[0] - 1 : GREEDY_STEPS - 1);
+	length = ids->dims[0] + (eval->info->encoder ? 0 : steps - 1);
 	if (length > eval->info->max_context)
-		return error_set(error, STATUS_CONTEXT_LENGTH, "prompt %u takes %llu tokens with its continuation, the model's context has %u",
+		return error_set(error, STATUS_CONTEXT_LENGTH, "prompt %u has %llu tokens with its continuation, the model's context %u",
 		    k, (unsigned long long)length, eval->info->max_context);
 	eval->longest = length > eval->longest ? (uint32_t)length : eval->longest;
 	prompt->count = (uint32_t)ids->dims[0];

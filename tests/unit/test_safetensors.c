@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A file of HEADER (its length written as it is) and DATA_BYTES counting bytes, in a block of exactly its size. */
 static unsigned char *build(const char *header, size_t data_bytes, size_t *ret_size)
@@ -256,6 +257,40 @@ START_TEST(open_names_the_file)
 }
 END_TEST
 
+START_TEST(writes_what_it_reads)
+{
+	static const float     values[6] = { 1, -2, 3.5f, 0, 1e-20f, 6 };
+	static const int32_t   ids[3] = { 7, 0, -1 };
+	struct safetensors_item items[] = {
+		{ .name = "logits.0", .dtype = SAFETENSORS_F32, .n_dims = 2, .dims = { 2, 3 }, .data = values },
+		{ .name = "greedy \"0\"", .dtype = SAFETENSORS_I32, .n_dims = 1, .dims = { 3 }, .data = ids },
+		{ .name = "none", .dtype = SAFETENSORS_F32, .n_dims = 1, .dims = { 0 } },
+	};
+	char                             path[] = "/tmp/penstock-test-XXXXXX", wrong[64];
+	int                              fd = mkstemp(path);
+	struct safetensors              *file = NULL;
+	const struct safetensors_tensor *tensor;
+	struct error                     error;
+
+	ck_assert_int_ge(fd, 0);
+	close(fd);
+	for (int pass = 0; pass < 2; pass++) /* the second replaces the first */
+		ck_assert_msg(safetensors_write(path, items, 3, &error) == STATUS_OK, "%s", error.message);
+	ck_assert_msg(safetensors_open(path, &file, &error) == STATUS_OK, "%s", error.message);
+	ck_assert_uint_eq(safetensors_count(file), 3);
+	tensor = safetensors_find(file, "logits.0");
+	ck_assert(tensor && tensor->n_dims == 2 && tensor->dims[0] == 2 && tensor->dims[1] == 3);
+	ck_assert_mem_eq(tensor->data, values, sizeof values);
+	tensor = safetensors_find(file, "greedy \"0\"");
+	ck_assert(tensor && tensor->dtype == SAFETENSORS_I32 && memcmp(tensor->data, ids, sizeof ids) == 0);
+	safetensors_close(file);
+	remove(path);
+	snprintf(wrong, sizeof wrong, "%s/no", path);
+	ck_assert_int_eq(safetensors_write(wrong, items, 3, &error), STATUS_IO);
+	ck_assert(strstr(error.message, "cannot write"));
+}
+END_TEST
+
 int main(void)
 {
 	Suite   *suite = suite_create("safetensors");
@@ -271,6 +306,7 @@ int main(void)
 	tcase_add_test(tcase, refuses_every_other_length);
 	tcase_add_test(tcase, limits_of_names);
 	tcase_add_test(tcase, open_names_the_file);
+	tcase_add_test(tcase, writes_what_it_reads);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

@@ -1,0 +1,94 @@
+/* glm.c: GLM-4-9B in the hub's own layout (glm-4-9b-chat-hf; the original files are chatglm.c's):
+ *
+ *      x = embed(tokens)
+ *      for each layer:
+ *          x += Wo · attention(rope(Wq · h + bq), rope(Wk · h + bk), Wv · h + bv)      h = norm(x)
+ *          x += Wdown · (silu(gate) · up)      gate, up = halves of Wgate_up · h,      h = norm(x)
+ *      logits = Wout · norm(x)
+ *
+ * norm is RMSNorm; attention is causal and grouped-query; only the first half of a head is rotated (partial_rotary_factor),
+ * neighbouring dimensions with each other.
+ */
+#include "model/arch.h"
+
+#include <math.h>
+
+enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, ATTENTION_OUTPUT, FFN_NORM, GATE_UP, DOWN,
+    WEIGHT_COUNT };
+
+static const struct model_weight weights[WEIGHT_COUNT] = {
+	[EMBEDDING] = { { { "model.embed_tokens.weight", NULL, DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW },
+	[OUTPUT_NORM] = { { { "model.norm.weight", NULL, DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED },
+	[OUTPUT] = { { { "lm_head.weight", NULL, DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, .optional = true },
+
+	[ATTENTION_NORM] = { { { "input_layernorm.weight", NULL, DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED,
+	    WEIGHT_LAYER },
+	[QKV] = { { { "self_attn.q_proj.weight", NULL, DIM_Q },
+	            { "self_attn.k_proj.weight", NULL, DIM_KV },
+	            { "self_attn.v_proj.weight", NULL, DIM_KV } }, DIM_WIDTH, SHARD_HEAD, WEIGHT_LAYER },
+	[QKV_BIAS] = { { { "self_attn.q_proj.bias", NULL, DIM_Q },
+	                 { "self_attn.k_proj.bias", NULL, DIM_KV },
+	                 { "self_attn.v_proj.bias", NULL, DIM_KV } }, DIM_ONE, SHARD_HEAD, WEIGHT_LAYER,
+	    .optional = true },
+	[ATTENTION_OUTPUT] = { { { "self_attn.o_proj.weight", NULL, DIM_WIDTH } }, DIM_Q, SHARD_COLUMN,
+	    WEIGHT_LAYER },
+
+	[FFN_NORM] = { { { "post_attention_layernorm.weight", NULL, DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED,
+	    WEIGHT_LAYER },
+	[GATE_UP] = { { { NULL, NULL, DIM_FFN }, { NULL, NULL, DIM_FFN } }, DIM_WIDTH, SHARD_ROW, WEIGHT_LAYER,
+	    .whole = { "mlp.gate_up_proj.weight", NULL } },
+	[DOWN] = { { { "mlp.down_proj.weight", NULL, DIM_WIDTH } }, DIM_FFN, SHARD_COLUMN, WEIGHT_LAYER },
+};
+
+enum { X, HIDDEN, QKV_ROWS, ATTENDED, DELTA, GATED, ACTIVATED, ACTIVATION_COUNT };
+
+static const enum model_dim activations[ACTIVATION_COUNT] = {
+	[X] = DIM_WIDTH, [HIDDEN] = DIM_WIDTH, [QKV_ROWS] = DIM_QKV, [ATTENDED] = DIM_Q, [DELTA] = DIM_WIDTH,
+	[GATED] = DIM_GATE_UP, [ACTIVATED] = DIM_FFN,
+};
+
+static enum status read_hparams(struct model *model, struct error *error)
+{
+	enum status status = dense_read(model, &dense_keys_usual, error);
+
+	if (!status)
+		status = dense_read_tied(model, OUTPUT, error);
+	if (!status)
+		status = dense_read_bias(model, "attention_bias", QKV_BIAS, error);
+	return status ? status : rope_read(model, 10000, 0.5, ROPE_INTERLEAVED, error);
+}
+
+static enum status forward(struct model *model, const struct batch *batch)
+{
+	struct backend           *b = model->backend;
+	const struct backend_ops *op = b->ops;
+	struct activation        *a = model->activations;
+	struct backend_weight    *embedding = model_weight_at(model, EMBEDDING, 0);
+	struct backend_weight    *output = model_weight_at(model, OUTPUT, 0);
+	float                     scale = 1 / sqrtf((float)model->head_dim);
+	enum status               status = op->embed(b, embedding, &a[X]);
+
+	for (uint32_t layer = 0; layer < model->info.layers && status == STATUS_OK; layer++) {
+#define W(name) model_weight_at(model, name, layer)
+		if ((status = op->rms_norm(b, &a[X], layer ? &a[DELTA] : NULL, W(ATTENTION_NORM), model->eps, &a[HIDDEN])) ||
+		    (status = op->linear(b, W(QKV), W(QKV_BIAS), &a[HIDDEN], &a[QKV_ROWS])) ||
+		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, layer, model->heads, &model->rope.desc)) ||
+		    (status = op->attention(b, &a[QKV_ROWS], 0, layer, model->heads, scale, &a[ATTENDED])) ||
+		    (status = op->linear(b, W(ATTENTION_OUTPUT), NULL, &a[ATTENDED], &a[DELTA])) ||
+		    (status = op->rms_norm(b, &a[X], &a[DELTA], W(FFN_NORM), model->eps, &a[HIDDEN])) ||
+		    (status = op->linear(b, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED])) ||
+		    (status = op->silu_gate(b, &a[GATED], &a[ACTIVATED])) ||
+		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])))
+			return status;
+#undef W
+	}
+	if (status || batch->logit_row_count == 0)
+		return status;
+	return op->logits(b, &a[X], &a[DELTA], model_weight_at(model, OUTPUT_NORM, 0), model->eps,
+	    output ? output : embedding);
+}
+
+const struct model_arch model_arch_glm = {
+	.name = { "glm", NULL }, .layers = { "model.layers.", NULL }, .read = read_hparams, .weights = weights,
+	.weight_count = WEIGHT_COUNT, .activations = activations, .activation_count = ACTIVATION_COUNT, .forward = forward,
+};
