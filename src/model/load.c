@@ -2,6 +2,7 @@
  * Does not own hyper-parameters (arch/, hparam.c) nor the ledger of tensors (file/checkpoint.c).  Invariant: after a load
  * without an error every tensor of the source was taken exactly once, each with the shape its architecture expects. */
 #include "model/arch.h"
+#include "model/quant.h"
 
 #include <stdio.h>
 
@@ -10,6 +11,7 @@ enum { TENSOR_NAME_MAX = 256 };
 /* The load in progress. */
 struct loader {
 	struct model  *model;
+	struct quant   quant;
 	model_problem *problem; /* NULL: the first error ends it */
 	void          *context;
 	enum status    first; /* error that was handed to problem */
@@ -53,6 +55,14 @@ static bool format_of(enum checkpoint_dtype dtype, enum weight_format *ret)
 	case CHECKPOINT_Q4_0: *ret = WEIGHT_Q4_0; return true;
 	case CHECKPOINT_Q4_1: *ret = WEIGHT_Q4_1; return true;
 	case CHECKPOINT_Q6_K: *ret = WEIGHT_Q6_K; return true;
+	case CHECKPOINT_Q5_0: *ret = WEIGHT_Q5_0; return true;
+	case CHECKPOINT_Q5_1: *ret = WEIGHT_Q5_1; return true;
+	case CHECKPOINT_Q4_K: *ret = WEIGHT_Q4_K; return true;
+	case CHECKPOINT_Q5_K: *ret = WEIGHT_Q5_K; return true;
+	case CHECKPOINT_Q2_K: *ret = WEIGHT_Q2_K; return true;
+	case CHECKPOINT_Q3_K: *ret = WEIGHT_Q3_K; return true;
+	case CHECKPOINT_IQ4_NL: *ret = WEIGHT_IQ4_NL; return true;
+	case CHECKPOINT_IQ4_XS: *ret = WEIGHT_IQ4_XS; return true;
 	default: return false;
 	}
 }
@@ -60,10 +70,15 @@ static bool format_of(enum checkpoint_dtype dtype, enum weight_format *ret)
 /* Takes a tensor of ROWS × COLUMNS, COLUMNS = 0 for a vector of ROWS values. */
 static enum status take(struct loader *loader, const char *name, uint64_t rows, uint64_t columns, struct weight_desc *ret)
 {
+	struct checkpoint              *checkpoint = loader->model->source.checkpoint;
 	const struct checkpoint_tensor *tensor;
 	uint64_t                        dims[2] = { rows, columns };
 	enum weight_format              format;
-	enum status status = checkpoint_take(loader->model->source.checkpoint, name, &tensor, loader->error);
+	enum status                     status;
+
+	if (columns && !model_is_gguf(loader->model) && quant_is(checkpoint, name))
+		return quant_take(&loader->quant, checkpoint, name, rows, columns, ret, loader->error);
+	status = checkpoint_take(checkpoint, name, &tensor, loader->error);
 
 	if (!status)
 		status = checkpoint_check_shape(tensor, dims, columns ? 2 : 1, loader->error);
@@ -71,8 +86,7 @@ static enum status take(struct loader *loader, const char *name, uint64_t rows, 
 		return status;
 	if (!format_of(tensor->dtype, &format))
 		return error_set(loader->error, STATUS_UNSUPPORTED,
-		    "%s is stored as %s; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q6_K", name,
-		    checkpoint_dtype_name(tensor->dtype));
+		    "%s is stored as %s without scales: F32, F16 or BF16 is needed", name, checkpoint_dtype_name(tensor->dtype));
 	*ret = (struct weight_desc){ .name = tensor->name, .format = format, .rows = columns ? rows : 1,
 		.columns = columns ? columns : rows, .data = tensor->data, .bytes = tensor->bytes };
 	return STATUS_OK;
@@ -99,14 +113,14 @@ static enum status take_parts(struct loader *loader, const struct model_weight *
 		if (!short_name)
 			continue;
 		fits = full_name(loader, short_name, weight->place, layer, name[spellings]) && fits;
-		found += fits && checkpoint_find(checkpoint, name[spellings]);
+		found += fits && quant_find(checkpoint, name[spellings]);
 		spellings++;
 	}
 	if (!fits)
 		return error_set(loader->error, STATUS_LIMIT, "a tensor name of %s is over %d bytes", model->info.architecture,
 		    TENSOR_NAME_MAX - 1);
 	*ret_count = 0;
-	if (whole && (checkpoint_find(checkpoint, whole_name) || (required && spellings == 0))) {
+	if (whole && (quant_find(checkpoint, whole_name) || (required && spellings == 0))) {
 		status = take(loader, whole_name, rows, columns, &ret[0]);
 		*ret_count = status ? 0 : 1;
 		return status;
@@ -140,15 +154,24 @@ static enum status load_weight(struct loader *loader, uint32_t index, uint32_t l
 	for (uint32_t i = 0; i < count; i++) {
 		model->info.parameters += parts[i].rows * parts[i].columns;
 		checkpoint_release(model->source.checkpoint, parts[i].data, parts[i].bytes);
+		checkpoint_release(model->source.checkpoint, parts[i].scales.data, parts[i].scales.bytes);
+		checkpoint_release(model->source.checkpoint, parts[i].zeros.data, parts[i].zeros.bytes);
 	}
 	model->info.weight_bytes += ops->weight_bytes(model->backend, *place);
 	return STATUS_OK;
 }
 
+/* Scales of a quantised KV cache: the cache here is not. */
+static const struct model_ignored cache_scales[] = {
+	{ "self_attn.k_scale", WEIGHT_LAYER }, { "self_attn.v_scale", WEIGHT_LAYER }, { "self_attn.q_scale", WEIGHT_LAYER },
+	{ "self_attn.k_proj.k_scale", WEIGHT_LAYER }, { "self_attn.v_proj.v_scale", WEIGHT_LAYER },
+	{ "self_attn.k_proj.output_scale", WEIGHT_LAYER }, { "self_attn.v_proj.output_scale", WEIGHT_LAYER },
+	{ NULL, WEIGHT_MODEL },
+};
+
 /* Takes what is there and has no use. */
-static enum status take_ignored(struct loader *loader)
+static enum status take_ignored(struct loader *loader, const struct model_ignored *ignored)
 {
-	const struct model_ignored     *ignored = loader->model->arch->ignored;
 	struct checkpoint              *checkpoint = loader->model->source.checkpoint;
 	const struct checkpoint_tensor *tensor;
 	char                            name[TENSOR_NAME_MAX];
@@ -180,6 +203,8 @@ enum status model_load_weights(struct model *model, model_problem *problem, void
 	struct loader loader = { .model = model, .problem = problem, .context = context, .error = error };
 	enum status   status = STATUS_OK;
 
+	if (model->source.config)
+		status = quant_read(model->source.config, model->source.quantised_inputs, &loader.quant, error);
 	for (uint32_t index = 0; index < model->arch->weight_count && !status; index++) {
 		uint32_t layers = model->arch->weights[index].place == WEIGHT_LAYER ? model->info.layers : 1;
 
@@ -187,7 +212,9 @@ enum status model_load_weights(struct model *model, model_problem *problem, void
 			status = tell(&loader, load_weight(&loader, index, layer));
 	}
 	if (!status)
-		status = take_ignored(&loader);
+		status = take_ignored(&loader, model->arch->ignored);
+	if (!status && loader.quant.method != QUANT_NONE)
+		status = take_ignored(&loader, cache_scales);
 	if (!status)
 		status = check_rest(&loader);
 	return status ? status : loader.first;

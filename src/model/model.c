@@ -89,7 +89,7 @@ enum status model_load_all(const struct model_source *source, struct backend *ba
 	status = read_model(model, error);
 	if (!status)
 		status = model_load_weights(model, problem, context, error);
-	model->source = (struct model_source){ NULL, NULL };
+	model->source = (struct model_source){ .checkpoint = NULL };
 	if (status && !(problem && model->weights)) {
 		model_free(model);
 		return status;
@@ -106,7 +106,7 @@ enum status model_load(const struct model_source *source, struct backend *backen
 
 enum status model_load_gguf(const struct gguf *gguf, struct backend *backend, struct model **ret, struct error *error)
 {
-	struct model_source source = { NULL, NULL };
+	struct model_source source = { .checkpoint = NULL };
 	enum status         status = checkpoint_from_gguf(gguf, &source.checkpoint, error);
 
 	if (!status)

@@ -31,7 +31,7 @@ static enum status open_config(const char *path, struct hf_config *ret, struct e
 
 enum status model_source_open(const char *path, struct model_source *ret, struct error *error)
 {
-	struct model_source source = { NULL, NULL };
+	struct model_source source = { .checkpoint = NULL };
 	enum status         status = checkpoint_open(path, &source.checkpoint, error);
 
 	if (status)
@@ -54,5 +54,5 @@ void model_source_close(struct model_source *source)
 	checkpoint_close(source->checkpoint);
 	hf_config_close(source->config);
 	free(source->config);
-	*source = (struct model_source){ NULL, NULL };
+	*source = (struct model_source){ .checkpoint = NULL };
 }
