@@ -229,7 +229,7 @@ static void refused(struct file *file, enum status status, const char *words)
 	struct error    error = { 0 };
 
 	ck_assert_int_eq(cpu_backend_create(1, &backend, NULL), STATUS_OK);
-	ck_assert_msg(model_load(gguf, backend, &model, &error) == status, "%s: %s", words, error.message);
+	ck_assert_msg(model_load_gguf(gguf, backend, &model, &error) == status, "%s: %s", words, error.message);
 	ck_assert_msg(strstr(error.message, words) != NULL, "\"%s\" does not say \"%s\"", error.message, words);
 	ck_assert_ptr_null(model);
 	backend->ops->destroy(backend);
@@ -241,16 +241,16 @@ START_TEST(keys_refused)
 	static const struct { const char *key; double value; const char *words; } wrong[] = {
 		{ "llama.block_count", 0, "llama.block_count = 0 is outside 1…1024" },
 		{ "llama.block_count", 1025, "outside 1…1024" },
-		{ "llama.block_count", 3, "blk.N.attn_norm.weight (layer 2 of 3)" },
+		{ "llama.block_count", 3, "blk.2.attn_norm.weight is missing from a llama of 3 layers" },
 		{ "llama.block_count", 1, "blk.1." },
 		{ "llama.context_length", 0, "llama.context_length" },
 		{ "llama.embedding_length", 1 << 17, "llama.embedding_length = 131072" },
-		{ "llama.embedding_length", 128, "token_embd.weight is 40 × 64, expected 40 × 128" },
-		{ "llama.feed_forward_length", 97, "ffn_gate.weight is 96 × 64, expected 97 × 64" },
+		{ "llama.embedding_length", 128, "token_embd.weight\" has the shape [40, 64], [40, 128] is needed" },
+		{ "llama.feed_forward_length", 97, "ffn_gate.weight\" has the shape [96, 64], [97, 64] is needed" },
 		{ "llama.attention.head_count", 0, "head_count" },
 		{ "llama.attention.head_count_kv", 3, "head_count_kv = 3 is outside 1…2" },
 		{ "llama.attention.key_length", 513, "key_length" },
-		{ "llama.attention.key_length", 16, "attn_q.weight is 64 × 64, expected 32 × 64" },
+		{ "llama.attention.key_length", 16, "attn_q.weight\" has the shape [64, 64], [32, 64] is needed" },
 		{ "llama.attention.value_length", 16, "value_length = 16 is outside 32…32" },
 		{ "llama.rope.dimension_count", 34, "dimension_count = 34 is outside 2…32" },
 		{ "llama.rope.dimension_count", 31, "even" },
@@ -263,10 +263,7 @@ START_TEST(keys_refused)
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		good(&file);
 		set_key(&file, (struct key){ wrong[i].key, BUILD_U32, wrong[i].value, NULL });
-		refused(&file, strstr(wrong[i].words, "not supported") || strcmp(wrong[i].words, "blk.1.") == 0 ?
-		    STATUS_UNSUPPORTED
-		                                                                                                 :
-		    STATUS_INVALID, wrong[i].words);
+		refused(&file, strstr(wrong[i].words, "not supported") ? STATUS_UNSUPPORTED : STATUS_INVALID, wrong[i].words);
 	}
 	for (size_t i = 1; i < 6; i++) { /* the keys that must be there */
 		char words[96];
@@ -313,29 +310,28 @@ START_TEST(tensors_refused)
 	}
 	good(&file);
 	add(&file, "blk.0.attn_q_norm.weight", DIM, 0);
-	refused(&file, STATUS_UNSUPPORTED,
-	    "tensor blk.0.attn_q_norm.weight (21 of 21) has no place in a llama of 2 layers");
+	refused(&file, STATUS_INVALID, "tensor \"blk.0.attn_q_norm.weight\" (F32) is not part of this architecture");
 	good(&file);
 	add(&file, "blk.1.attn_q.bias", HEADS * DIM, 0);
-	refused(&file, STATUS_INVALID, "lacks tensor blk.N.attn_k.bias");
+	refused(&file, STATUS_INVALID, "tensor blk.1.attn_k.bias is missing");
 	good(&file);
 	add(&file, "blk.1.attn_k.bias", KV_HEADS * DIM, 0);
-	refused(&file, STATUS_INVALID, "has blk.1.attn_k.bias but lacks attn_q.bias");
+	refused(&file, STATUS_INVALID, "tensor blk.1.attn_q.bias is missing");
 	good(&file);
 	find(&file, "blk.1.attn_output.weight")->rows++;
-	refused(&file, STATUS_INVALID, "blk.1.attn_output.weight is 65 × 64, expected 64 × 64");
+	refused(&file, STATUS_INVALID, "blk.1.attn_output.weight\" has the shape [65, 64], [64, 64] is needed");
 	good(&file);
 	find(&file, "output_norm.weight")->columns--;
-	refused(&file, STATUS_INVALID, "output_norm.weight is 1 × 63, expected 1 × 64");
+	refused(&file, STATUS_INVALID, "output_norm.weight\" has the shape [63], [64] is needed");
 	good(&file);
 	find(&file, "blk.0.ffn_up.weight")->type = GGUF_Q5_0;
-	refused(&file, STATUS_UNSUPPORTED, "blk.0.ffn_up.weight is stored as Q5_0 (type 6); known are F32");
+	refused(&file, STATUS_UNSUPPORTED, "blk.0.ffn_up.weight");
 	good(&file);
 	find(&file, "blk.0.ffn_norm.weight")->type = GGUF_Q8_0;
 	refused(&file, STATUS_UNSUPPORTED, "blk.0.ffn_norm.weight: a vector must be F32, F16 or BF16");
 	good(&file);
 	add(&file, "rope_freqs.weight", DIM / 2 + 1, 0);
-	refused(&file, STATUS_INVALID, "rope_freqs.weight is F32 with 17 values: expected F32 with 16");
+	refused(&file, STATUS_INVALID, "rope_freqs.weight\" has the shape [17], [16] is needed");
 }
 END_TEST
 
@@ -349,7 +345,7 @@ static void check_frequencies(struct file *file, const float *expected, float sc
 	struct error    error;
 
 	ck_assert_int_eq(cpu_backend_create(1, &backend, NULL), STATUS_OK);
-	ck_assert_msg(model_load(gguf, backend, &model, &error) == STATUS_OK, "%s", error.message);
+	ck_assert_msg(model_load_gguf(gguf, backend, &model, &error) == STATUS_OK, "%s", error.message);
 	ck_assert_uint_eq(model->rope.desc.dims, DIM);
 	for (int i = 0; i < DIM / 2; i++)
 		ck_assert_msg(fabsf(model->rope.desc.frequencies[i] - expected[i]) <= 3e-7f * expected[i],
