@@ -45,51 +45,15 @@ static bool full_name(const struct loader *loader, const char *name, enum model_
 	return length >= 0 && length < TENSOR_NAME_MAX;
 }
 
-static bool format_of(enum checkpoint_dtype dtype, enum weight_format *ret)
-{
-	switch (dtype) {
-	case CHECKPOINT_F32: *ret = WEIGHT_F32; return true;
-	case CHECKPOINT_F16: *ret = WEIGHT_F16; return true;
-	case CHECKPOINT_BF16: *ret = WEIGHT_BF16; return true;
-	case CHECKPOINT_Q8_0: *ret = WEIGHT_Q8_0; return true;
-	case CHECKPOINT_Q4_0: *ret = WEIGHT_Q4_0; return true;
-	case CHECKPOINT_Q4_1: *ret = WEIGHT_Q4_1; return true;
-	case CHECKPOINT_Q6_K: *ret = WEIGHT_Q6_K; return true;
-	case CHECKPOINT_Q5_0: *ret = WEIGHT_Q5_0; return true;
-	case CHECKPOINT_Q5_1: *ret = WEIGHT_Q5_1; return true;
-	case CHECKPOINT_Q4_K: *ret = WEIGHT_Q4_K; return true;
-	case CHECKPOINT_Q5_K: *ret = WEIGHT_Q5_K; return true;
-	case CHECKPOINT_Q2_K: *ret = WEIGHT_Q2_K; return true;
-	case CHECKPOINT_Q3_K: *ret = WEIGHT_Q3_K; return true;
-	case CHECKPOINT_IQ4_NL: *ret = WEIGHT_IQ4_NL; return true;
-	case CHECKPOINT_IQ4_XS: *ret = WEIGHT_IQ4_XS; return true;
-	default: return false;
-	}
-}
-
-/* Takes a tensor of ROWS × COLUMNS, COLUMNS = 0 for a vector of ROWS values. */
+/* Takes a tensor, or those of a quantised one, of ROWS × COLUMNS; COLUMNS = 0: a vector of ROWS values. */
 static enum status take(struct loader *loader, const char *name, uint64_t rows, uint64_t columns, struct weight_desc *ret)
 {
-	struct checkpoint              *checkpoint = loader->model->source.checkpoint;
-	const struct checkpoint_tensor *tensor;
-	uint64_t                        dims[2] = { rows, columns };
-	enum weight_format              format;
-	enum status                     status;
+	enum status status = quant_take(loader->model->source.checkpoint, &loader->quant, name, rows, columns, ret, loader->error);
 
-	if (columns && !model_is_gguf(loader->model) && quant_is(checkpoint, name))
-		return quant_take(&loader->quant, checkpoint, name, rows, columns, ret, loader->error);
-	status = checkpoint_take(checkpoint, name, &tensor, loader->error);
-
-	if (!status)
-		status = checkpoint_check_shape(tensor, dims, columns ? 2 : 1, loader->error);
-	if (status)
-		return status;
-	if (!format_of(tensor->dtype, &format))
-		return error_set(loader->error, STATUS_UNSUPPORTED,
-		    "%s is stored as %s without scales: F32, F16 or BF16 is needed", name, checkpoint_dtype_name(tensor->dtype));
-	*ret = (struct weight_desc){ .name = tensor->name, .format = format, .rows = columns ? rows : 1,
-		.columns = columns ? columns : rows, .data = tensor->data, .bytes = tensor->bytes };
-	return STATUS_OK;
+	if (status == STATUS_NOT_FOUND) /* to whoever named the file, it is there and wrong */
+		status = error_set(loader->error, STATUS_INVALID, "tensor %.200s is missing from a %s of %u layers", name,
+		    loader->model->info.architecture, loader->model->info.layers);
+	return status;
 }
 
 /* Finds the parts of a weight.  *ret_count is 0 when it is optional and not there. */
@@ -113,14 +77,14 @@ static enum status take_parts(struct loader *loader, const struct model_weight *
 		if (!short_name)
 			continue;
 		fits = full_name(loader, short_name, weight->place, layer, name[spellings]) && fits;
-		found += fits && quant_find(checkpoint, name[spellings]);
+		found += fits && quant_has(checkpoint, name[spellings]);
 		spellings++;
 	}
 	if (!fits)
 		return error_set(loader->error, STATUS_LIMIT, "a tensor name of %s is over %d bytes", model->info.architecture,
 		    TENSOR_NAME_MAX - 1);
 	*ret_count = 0;
-	if (whole && (quant_find(checkpoint, whole_name) || (required && spellings == 0))) {
+	if (whole && (quant_has(checkpoint, whole_name) || (required && spellings == 0))) {
 		status = take(loader, whole_name, rows, columns, &ret[0]);
 		*ret_count = status ? 0 : 1;
 		return status;
@@ -204,7 +168,7 @@ enum status model_load_weights(struct model *model, model_problem *problem, void
 	enum status   status = STATUS_OK;
 
 	if (model->source.config)
-		status = quant_read(model->source.config, model->source.quantised_inputs, &loader.quant, error);
+		status = quant_read(model->source.config, model->source.round_inputs, &loader.quant, error);
 	for (uint32_t index = 0; index < model->arch->weight_count && !status; index++) {
 		uint32_t layers = model->arch->weights[index].place == WEIGHT_LAYER ? model->info.layers : 1;
 
@@ -213,7 +177,7 @@ enum status model_load_weights(struct model *model, model_problem *problem, void
 	}
 	if (!status)
 		status = take_ignored(&loader, model->arch->ignored);
-	if (!status && loader.quant.method != QUANT_NONE)
+	if (!status)
 		status = take_ignored(&loader, cache_scales);
 	if (!status)
 		status = check_rest(&loader);

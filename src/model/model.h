@@ -15,12 +15,12 @@
 struct hf_config;
 struct model; /* opaque; owns its weights on the backend */
 
-/* What a model is made from.  CONFIG is NULL for a GGUF file, whose metadata say the same.  QUANTISED_INPUTS, false after
+/* What a model is made from.  CONFIG is NULL for a GGUF file, whose metadata say the same.  ROUND_INPUTS, false after
  * opening: inputs of linear layers are rounded as the checkpoint asks (int8, fp8). */
 struct model_source {
 	struct checkpoint *checkpoint;
 	struct hf_config  *config;
-	bool               quantised_inputs;
+	bool               round_inputs;
 };
 
 /* Opens PATH: a GGUF file, or a directory with config.json and safetensors, or one such safetensors file. */
