@@ -129,6 +129,8 @@ int main(void)
 
 	if (!path || !*path) {
 		puts("PENSTOCK_TEST_MODEL names no model file: skipped");
+		free(state);
+		free(line);
 		return SKIPPED;
 	}
 	snprintf(name, sizeof name, "%s/tests/reference/smollm2.ref", source ? source : ".");
