@@ -1,9 +1,11 @@
 """Faults between fronts and penstockd, with real processes: who dies, who notices, and what is left behind (nothing)."""
+import json
 import os
 import random
 import signal
 import time
 
+import fcgi_client as fc
 import harness
 from front_common import content_of, drain, failed_stream, reply_of, text_of, wait_attached, wait_idle
 from harness import check, equal, script
@@ -161,6 +163,41 @@ def test_client_leaves_in_every_state():
         m = stack.metrics()
         equal(m["penstock_front_clients_gone_total"], 10)
         equal(m["penstock_requests_cancelled_total"], 10)
+
+
+def test_client_left_in_the_backlog():
+    """What its client left while it waited to be accepted is not computed."""
+    conf = dict(CONF, **{"front.children": 1, "front.streams_per_front": 24})
+    with harness.Stack(script=script("hello", 200), conf=conf) as stack:
+        wait_attached(stack)
+        child, = stack.front_children()
+        kill(child, signal.SIGSTOP)
+        try:
+            for _ in range(10):
+                stack.open_chat().close()
+            patient = stack.open_chat()
+        finally:
+            kill(child, signal.SIGCONT)
+        equal(patient.reply().status, 200)
+        wait_idle(stack)
+        equal(stack.metrics()["penstock_front_submitted_total"], 1)
+
+
+def test_abort_and_late_records():
+    """ABORT and records that have no business here end a running request at once."""
+    body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
+    with harness.Stack(script=script(ENDLESS, 1000, 0), conf=CONF) as stack:
+        wait_attached(stack)
+        head = fc.begin() + fc.params(fc.post("/v1/chat/completions", len(body), HTTP_AUTHORIZATION="Bearer " + stack.key))
+        for late in (fc.record(fc.ABORT), fc.record(fc.STDIN, b"more"), fc.record(fc.GET_VALUES, request=0), fc.begin(), b"\0" * 8,
+                     fc.record(fc.ABORT) * 1000):
+            with fc.Raw(stack.front_socket, head + fc.stdin(body, 11, 3)) as raw:
+                raw.read(b"data: ")
+                raw.send(late)
+                raw.read_close()
+                check(not raw.ended and b"[DONE]" not in raw.stdout)
+            wait_idle(stack)
+        equal(stack.metrics()["penstock_requests_cancelled_total"], 6)
 
 
 def test_hung_child_is_replaced():
