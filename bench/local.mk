@@ -29,3 +29,8 @@ noinst_PROGRAMS += bench/bench_front
 bench_bench_front_SOURCES = bench/bench_front.c tests/support/front_world.c tests/support/front_world.h
 bench_bench_front_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 bench_bench_front_LDADD = $(FRONT_ALL_LIBS) -lm
+
+noinst_PROGRAMS += bench/bench_linear
+bench_bench_linear_SOURCES = bench/bench_linear.c tests/support/random.h
+bench_bench_linear_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+bench_bench_linear_LDADD = $(CPU_LIBS) $(MODEL_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm

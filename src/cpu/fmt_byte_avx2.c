@@ -13,8 +13,8 @@ AVX2_INLINE void load_bytes(__m256 *q, const uint8_t *values, unsigned vectors, 
 	AVX2_UNROLL
 	for (unsigned v = 0; v < vectors; v += 2) {
 		if (format == WEIGHT_I8) {
-			q[v] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(values + 8 * v))));
-			q[v + 1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(values + 8 * v + 8))));
+			q[v] = avx2_signed_bytes(values, v);
+			q[v + 1] = avx2_signed_bytes(values, v + 1);
 		} else {
 			__m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(values + 8 * v)));
 

@@ -116,14 +116,8 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 	}
 }
 
-/* As in fmt_q4.c: a nibble masked where it stands is 16^(column % 4) times too large. */
-static const float prescale[16] = {
-	1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f,
-	    0x1p-12f,
-};
-
 const struct format format_i4 = {
 	.name = "I4", .block_columns = 2, .block_bytes = 1, .group = FORMAT_GROUP_MAX, .scaled = true,
 	.layout_bytes = layout_bytes, .pack_from = pack_from, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_i4_avx2), .avx2_prescale = prescale,
+	.avx2_linear = FORMAT_AVX2(format_i4_avx2), .avx2_prescale = format_nibble_prescale,
 };

@@ -46,18 +46,9 @@ static void pack_any(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint
 	}
 }
 
-static float half_at(const uint8_t *halves, unsigned lane)
-{
-	uint16_t half;
-	memcpy(&half, halves + 2 * lane, 2);
-	return floats_from_half(half);
-}
-
 static inline int nibble_at(const uint8_t *words, unsigned k, unsigned lane)
 {
-	uint32_t word;
-	memcpy(&word, words + (k / 8 * FORMAT_TILE + lane) * 4, 4);
-	return word >> 4 * (k % 8) & 0xf;
+	return format_word_at(words, k / 8, lane) >> 4 * (k % 8) & 0xf;
 }
 
 static void expand_any(const uint8_t *group, struct format_group *ret, bool with_minimum)
@@ -66,8 +57,8 @@ static void expand_any(const uint8_t *group, struct format_group *ret, bool with
 		for (unsigned i = 0; i < FORMAT_TILE; i++)
 			ret->q[k][i] = (float)(nibble_at(group + halves_of(with_minimum), k, i) - (with_minimum ? 0 : 8));
 	for (unsigned i = 0; i < FORMAT_TILE; i++) {
-		ret->scale[i] = half_at(group, i);
-		ret->offset[i] = with_minimum ? half_at(group + HALVES, i) : 0;
+		ret->scale[i] = format_half_at(group, i);
+		ret->offset[i] = with_minimum ? format_half_at(group + HALVES, i) : 0;
 	}
 }
 
@@ -77,17 +68,10 @@ static void row_any(const uint8_t *tile, uint32_t columns, unsigned lane, float 
 		const uint8_t *group = tile + k / COLUMNS * group_bytes_of(with_minimum);
 		int            q = nibble_at(group + halves_of(with_minimum), k % COLUMNS, lane);
 
-		ret[k] = with_minimum ? half_at(group, lane) * (float)q + half_at(group + HALVES, lane)
-		                      : half_at(group, lane) * (float)(q - 8);
+		ret[k] = with_minimum ? format_half_at(group, lane) * (float)q + format_half_at(group + HALVES, lane)
+		                      : format_half_at(group, lane) * (float)(q - 8);
 	}
 }
-
-/* A nibble that is masked out of its word where it stands is 16^(p % 4) times too large; a power of two moves between
- * factors without changing a bit of their product. */
-static const float prescale[16] = {
-	1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f,
-	    0x1p-12f,
-};
 
 #define Q4_FORMAT(type, label, with_minimum)                                                                         \
 	static size_t tile_bytes_##type(uint32_t columns) { return columns / COLUMNS * group_bytes_of(with_minimum); } \
@@ -107,7 +91,7 @@ static const float prescale[16] = {
 	const struct format format_##type = {                                                                        \
 		.name = label, .block_columns = COLUMNS, .block_bytes = with_minimum ? 20 : 18, .group = COLUMNS,    \
 		.scaled = true, .tile_bytes = tile_bytes_##type, .pack = pack_##type, .expand = expand_##type,       \
-		.row = row_##type, .avx2_linear = FORMAT_AVX2(format_##type##_avx2), .avx2_prescale = prescale,      \
+		.row = row_##type, .avx2_linear = FORMAT_AVX2(format_##type##_avx2), .avx2_prescale = format_nibble_prescale, \
 	}
 
 Q4_FORMAT(q4_0, "Q4_0", false);

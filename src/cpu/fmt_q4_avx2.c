@@ -5,15 +5,9 @@
 
 enum { COLUMNS = 32, SLICES = 4, HALVES = 2 * FORMAT_TILE, Q_BYTES = SLICES * FORMAT_TILE * 4 };
 
-/* Eight lanes of one value. */
-#define LANES(value) { value, value, value, value, value, value, value, value }
-
 AVX2_INLINE void q4_body(const struct avx2_call *call, unsigned first, unsigned vectors, unsigned rows,
     bool with_minimum)
 {
-	static const int32_t masks[4][8] __attribute__((aligned(32))) = {
-		LANES(0xf), LANES(0xf0), LANES(0xf00), LANES(0xf000),
-	};
 	const unsigned stride = rows == 1 ? 1 : FORMAT_ROWS;
 	const size_t   q_at = with_minimum ? 2 * HALVES : HALVES, bytes = q_at + Q_BYTES;
 	const size_t   tile_bytes = call->columns / COLUMNS * bytes;
@@ -26,25 +20,7 @@ AVX2_INLINE void q4_body(const struct avx2_call *call, unsigned first, unsigned 
 
 		avx2_prefetch(group, bytes, tile_bytes, first, vectors, rows);
 		avx2_zero(sum, vectors * rows);
-		for (unsigned s = 0; s < SLICES; s++) {
-			const uint8_t *words = group + q_at + 4 * (FORMAT_TILE * s + 8 * first);
-			const int32_t *mask = masks[0];
-
-			AVX2_UNROLL
-			for (unsigned p = 0; p < 8; p++) {
-				__m256 q[AVX2_VECTORS];
-
-				/* Words and masks are read from memory each time: kept in registers they would push
-				 * accumulators out.  Two bytes further on, the upper half of a word is its lower half. */
-				__asm__("" : "+r"(mask), "+r"(words));
-				AVX2_UNROLL
-				for (unsigned v = 0; v < vectors; v++) {
-					__m256i word = _mm256_loadu_si256((const __m256i *)(words + 32 * v + (p < 4 ? 0 : 2)));
-					q[v] = _mm256_cvtepi32_ps(_mm256_and_si256(word, *(const __m256i *)(mask + 8 * (p % 4))));
-				}
-				avx2_multiply(sum, q, x + (8 * s + p) * stride, vectors, rows);
-			}
-		}
+		avx2_nibbles(sum, group + q_at + 32 * first, x, COLUMNS, vectors, rows);
 		AVX2_UNROLL
 		for (unsigned v = 0; v < vectors; v++) {
 			__m256 scale = avx2_halves(group + 16 * (first + v));

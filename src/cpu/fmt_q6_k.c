@@ -58,26 +58,16 @@ static void pack(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t
 	}
 }
 
-static inline uint32_t word_at(const uint8_t *group, unsigned a, unsigned lane)
-{
-	uint32_t word;
-	memcpy(&word, group + FORMAT_TILE + (a * FORMAT_TILE + lane) * 4, 4);
-	return word;
-}
-
 static inline int value_at(const uint8_t *group, unsigned k, unsigned lane)
 {
-	if (k == 15)
-		return (int)(word_at(group, 0, lane) >> 30 | word_at(group, 1, lane) >> 30 << 2 | word_at(group, 2,
-		    lane) >> 30 << 4);
-	return word_at(group, k / 5, lane) >> 6 * (k % 5) & 0x3f;
-}
+	const uint8_t *words = group + FORMAT_TILE;
+	uint32_t       top = 0;
 
-static float d_at(const uint8_t *super, unsigned lane)
-{
-	uint16_t half;
-	memcpy(&half, super + 2 * lane, 2);
-	return floats_from_half(half);
+	if (k < 15)
+		return format_word_at(words, k / 5, lane) >> 6 * (k % 5) & 0x3f;
+	for (unsigned a = 0; a < WORDS; a++)
+		top |= format_word_at(words, a, lane) >> 30 << 2 * a;
+	return (int)top;
 }
 
 static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret)
@@ -90,7 +80,7 @@ static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct
 		for (unsigned i = 0; i < FORMAT_TILE; i++)
 			ret->q[k][i] = (float)(value_at(values, k, i) - 32);
 	for (unsigned i = 0; i < FORMAT_TILE; i++) {
-		ret->scale[i] = d_at(super, i) * (float)(int8_t)values[i];
+		ret->scale[i] = format_half_at(super, i) * (float)(int8_t)values[i];
 		ret->offset[i] = 0;
 	}
 }
@@ -101,15 +91,15 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 		const uint8_t *super = tile + (size_t)(k / COLUMNS) * SUPER_BYTES;
 		const uint8_t *values = super + D_BYTES + k % COLUMNS / GROUP * GROUP_BYTES;
 
-		ret[k] = d_at(super, lane) * (float)(int8_t)values[lane] * (float)(value_at(values, k % GROUP, lane) - 32);
+		ret[k] = format_half_at(super, lane) * (float)(int8_t)values[lane] *
+		         (float)(value_at(values, k % GROUP, lane) - 32);
 	}
 }
 
-/* As in fmt_q4.c: a field masked where it stands is 64^(column % 5) times too large. */
-static const float prescale[16] = {
-	1, 0x1p-6f, 0x1p-12f, 0x1p-18f, 0x1p-24f, 1, 0x1p-6f, 0x1p-12f, 0x1p-18f, 0x1p-24f, 1, 0x1p-6f, 0x1p-12f, 0x1p-18f,
-	    0x1p-24f, 1,
-};
+/* As format_nibble_prescale: a field masked where it stands is 64^(column % 5) times too large. */
+#define FIELDS_OF_A_WORD 1, 0x1p-6f, 0x1p-12f, 0x1p-18f, 0x1p-24f
+#define COLUMNS_OF_A_GROUP FIELDS_OF_A_WORD, FIELDS_OF_A_WORD, FIELDS_OF_A_WORD, 1
+static const float prescale[FORMAT_PRESCALE] = { COLUMNS_OF_A_GROUP, COLUMNS_OF_A_GROUP };
 
 const struct format format_q6_k = {
 	.name = "Q6_K", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = GROUP, .scaled = true,

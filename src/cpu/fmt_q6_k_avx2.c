@@ -8,19 +8,12 @@ enum {
 	GROUP_BYTES = FORMAT_TILE + WORDS * FORMAT_TILE * 4, SUPER_BYTES = D_BYTES + GROUPS * GROUP_BYTES
 };
 
-#define LANES(value) { value, value, value, value, value, value, value, value }
-
-AVX2_INLINE __m256i load_word(const uint8_t *words, unsigned a, unsigned v)
-{
-	return _mm256_loadu_si256((const __m256i *)(words + 4 * FORMAT_TILE * a + 32 * v));
-}
-
 /* Adds the 16 columns of one group; VALUES points to its scales, X to its first column. */
 AVX2_INLINE void q6_k_group(__m256 *sum, const uint8_t *values, const float *x, unsigned stride, unsigned first,
     unsigned vectors, unsigned rows)
 {
 	static const int32_t masks[FIELDS][8] __attribute__((aligned(32))) = {
-		LANES(0x3f), LANES(0x3f << 6), LANES(0x3f << 12), LANES(0x3f << 18), LANES(0x3f << 24),
+		AVX2_LANES(0x3f), AVX2_LANES(0x3f << 6), AVX2_LANES(0x3f << 12), AVX2_LANES(0x3f << 18), AVX2_LANES(0x3f << 24),
 	};
 	const uint8_t *words = values + FORMAT_TILE + 32 * first;
 	const int32_t *mask = masks[0];
@@ -30,19 +23,19 @@ AVX2_INLINE void q6_k_group(__m256 *sum, const uint8_t *values, const float *x, 
 	for (unsigned a = 0; a < WORDS; a++) {
 		AVX2_UNROLL
 		for (unsigned p = 0; p < FIELDS; p++) {
-			__asm__("" : "+r"(mask), "+r"(words)); /* as in fmt_q4_avx2.c */
+			AVX2_FORGET(mask, words); /* as in avx2_nibbles */
 			AVX2_UNROLL
 			for (unsigned v = 0; v < vectors; v++)
-				q[v] = _mm256_cvtepi32_ps(_mm256_and_si256(load_word(words, a, v), *(const __m256i *)(mask + 8 * p)));
+				q[v] = _mm256_cvtepi32_ps(_mm256_and_si256(avx2_words(words, a, v, 0), *(const __m256i *)(mask + 8 * p)));
 			avx2_multiply(sum, q, x + (FIELDS * a + p) * stride, vectors, rows);
 		}
 	}
 	AVX2_UNROLL
 	for (unsigned v = 0; v < vectors; v++) {
-		__m256i last = _mm256_srli_epi32(load_word(words, 0, v), 30);
+		__m256i last = _mm256_srli_epi32(avx2_words(words, 0, v, 0), 30);
 
-		last = _mm256_or_si256(last, _mm256_slli_epi32(_mm256_srli_epi32(load_word(words, 1, v), 30), 2));
-		last = _mm256_or_si256(last, _mm256_slli_epi32(_mm256_srli_epi32(load_word(words, 2, v), 30), 4));
+		last = _mm256_or_si256(last, _mm256_slli_epi32(_mm256_srli_epi32(avx2_words(words, 1, v, 0), 30), 2));
+		last = _mm256_or_si256(last, _mm256_slli_epi32(_mm256_srli_epi32(avx2_words(words, 2, v, 0), 30), 4));
 		q[v] = _mm256_cvtepi32_ps(last);
 	}
 	avx2_multiply(sum, q, x + (GROUP - 1) * stride, vectors, rows);
@@ -68,8 +61,7 @@ AVX2_INLINE void q6_k_body(const struct avx2_call *call, unsigned first, unsigne
 			q6_k_group(sum, values, x, stride, first, vectors, rows);
 			AVX2_UNROLL
 			for (unsigned v = 0; v < vectors; v++) {
-				__m256i s = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(values + 8 * (first + v))));
-				__m256  scale = _mm256_mul_ps(avx2_halves(super + 16 * (first + v)), _mm256_cvtepi32_ps(s));
+				__m256 scale = _mm256_mul_ps(avx2_halves(super + 16 * (first + v)), avx2_signed_bytes(values, first + v));
 
 				avx2_shift(sum, _mm256_set1_ps(32), sums, v, rows);
 				avx2_fold(call, sum, scale, first, v, rows);

@@ -26,13 +26,6 @@ static void pack(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t
 	}
 }
 
-static float scale_at(const uint8_t *group, unsigned lane)
-{
-	uint16_t half;
-	memcpy(&half, group + 2 * lane, 2);
-	return floats_from_half(half);
-}
-
 static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret)
 {
 	(void)columns;
@@ -41,7 +34,7 @@ static void expand(const uint8_t *tile, uint32_t columns, uint32_t group, struct
 		for (unsigned i = 0; i < FORMAT_TILE; i++)
 			ret->q[k][i] = (int8_t)tile[Q_AT + FORMAT_TILE * k + i];
 	for (unsigned i = 0; i < FORMAT_TILE; i++) {
-		ret->scale[i] = scale_at(tile, i);
+		ret->scale[i] = format_half_at(tile, i);
 		ret->offset[i] = 0;
 	}
 }
@@ -50,7 +43,7 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 {
 	for (uint32_t k = 0; k < columns; k++) {
 		const uint8_t *group = tile + (size_t)(k / COLUMNS) * GROUP_BYTES;
-		ret[k] = scale_at(group, lane) * (float)(int8_t)group[Q_AT + FORMAT_TILE * (k % COLUMNS) + lane];
+		ret[k] = format_half_at(group, lane) * (float)(int8_t)group[Q_AT + FORMAT_TILE * (k % COLUMNS) + lane];
 	}
 }
 

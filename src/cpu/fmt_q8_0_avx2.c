@@ -27,7 +27,7 @@ AVX2_INLINE void q8_0_body(const struct avx2_call *call, unsigned first, unsigne
 
 				AVX2_UNROLL
 				for (unsigned v = 0; v < vectors; v++)
-					q[v] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(values + 8 * v))));
+					q[v] = avx2_signed_bytes(values, v);
 				avx2_multiply(sum, q, x + (k + p) * stride, vectors, rows);
 			}
 		}

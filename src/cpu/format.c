@@ -10,11 +10,18 @@ const struct format *format_find(enum weight_format format)
 	static const struct format *const table[WEIGHT_FORMAT_COUNT] = {
 		[WEIGHT_F32] = &format_f32, [WEIGHT_F16] = &format_f16, [WEIGHT_BF16] = &format_bf16,
 		[WEIGHT_Q8_0] = &format_q8_0, [WEIGHT_Q4_0] = &format_q4_0, [WEIGHT_Q4_1] = &format_q4_1,
-		[WEIGHT_Q6_K] = &format_q6_k, [WEIGHT_F8_E4M3] = &format_f8_e4m3, [WEIGHT_I8] = &format_i8,
-		[WEIGHT_I4] = &format_i4,
+		[WEIGHT_Q6_K] = &format_q6_k, [WEIGHT_Q5_0] = &format_q5_0, [WEIGHT_Q5_1] = &format_q5_1,
+		[WEIGHT_Q4_K] = &format_q4_k, [WEIGHT_Q5_K] = &format_q5_k, [WEIGHT_Q2_K] = &format_q2_k,
+		[WEIGHT_Q3_K] = &format_q3_k, [WEIGHT_IQ4_NL] = &format_iq4_nl, [WEIGHT_IQ4_XS] = &format_iq4_xs,
+		[WEIGHT_F8_E4M3] = &format_f8_e4m3, [WEIGHT_I8] = &format_i8, [WEIGHT_I4] = &format_i4,
 	};
 	return (unsigned)format < WEIGHT_FORMAT_COUNT ? table[format] : NULL;
 }
+
+#define NIBBLES_OF_A_WORD 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f
+const float format_nibble_prescale[FORMAT_PRESCALE] = {
+	NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD,
+};
 
 void format_linear_generic(const struct format *format, const uint8_t *tile, uint32_t columns,
     const struct format_input *input, unsigned rows, float out[FORMAT_ROWS][FORMAT_TILE])

@@ -34,12 +34,13 @@ enum {
 	FORMAT_GROUP_MAX = 32,  /* columns that share a scale */
 	FORMAT_ROWS = 8,        /* rows of activations one kernel call handles at most */
 	FORMAT_ALIGN = 64,
+	FORMAT_PRESCALE = 32,   /* columns after which prescales repeat */
 	FORMAT_LAYOUT_BYTES = 64
 };
 
 /* Activations of up to FORMAT_ROWS rows as kernels read them: column-major with stride 1 (one row) or FORMAT_ROWS. */
 struct format_input {
-	const float *x;    /* [columns][stride], times prescale[column % 16] */
+	const float *x;    /* [columns][stride], times prescale[column % 32] */
 	const float *sums; /* [groups][stride], sum of the unscaled x of each group; NULL when the format needs none */
 };
 
@@ -93,7 +94,7 @@ struct format {
 	void (*expand)(const uint8_t *tile, uint32_t columns, uint32_t group, struct format_group *ret);
 	/* Row LANE of the tile as float32, exactly as the file defines it. */
 	void (*row)(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret);
-	/* AVX2 + FMA + F16C; NULL where not built.  It wants activations times avx2_prescale[column % 16] (powers of two;
+	/* AVX2 + FMA + F16C; NULL where not built.  It wants activations times avx2_prescale[column % 32] (powers of two;
 	 * NULL = 1): fields are masked out of a word where they stand, which leaves powers of two in the values. */
 	format_linear_function *avx2_linear;
 	const float            *avx2_prescale;
@@ -103,7 +104,33 @@ struct format {
 const struct format *format_find(enum weight_format format);
 
 extern const struct format format_f32, format_f16, format_bf16, format_q8_0, format_q4_0, format_q4_1, format_q6_k,
+    format_q5_0, format_q5_1, format_q4_k, format_q5_k, format_q2_k, format_q3_k, format_iq4_nl, format_iq4_xs,
     format_f8_e4m3, format_i8, format_i4;
+
+/* The half, or the word, of row LANE in an array of them. */
+static inline float format_half_at(const uint8_t *halves, unsigned lane)
+{
+	uint16_t half;
+	memcpy(&half, halves + 2 * lane, 2);
+	return floats_from_half(half);
+}
+
+static inline uint32_t format_word_at(const uint8_t *words, unsigned a, unsigned lane)
+{
+	uint32_t word;
+	memcpy(&word, words + (a * FORMAT_TILE + lane) * 4, 4);
+	return word;
+}
+
+/* Words of eight nibbles: a nibble that is masked out of its half of the word where it stands is 16^(column % 4) times too
+ * large.  A power of two moves between factors without changing a bit of their product. */
+extern const float format_nibble_prescale[FORMAT_PRESCALE];
+
+/* s and m of group GROUP < 8 from the twelve bytes of Q4_K and Q5_K. */
+void format_k_scales(const uint8_t *scales, unsigned group, uint8_t *ret_scale, uint8_t *ret_minimum);
+
+/* What the indices of IQ4_NL and IQ4_XS mean. */
+extern const int8_t format_iq4_values[16];
 
 /* The plain kernel: any format through its expand(). */
 void format_linear_generic(const struct format *format, const uint8_t *tile, uint32_t columns,
@@ -112,7 +139,9 @@ void format_linear_generic(const struct format *format, const uint8_t *tile, uin
 #if defined __x86_64__
 #define FORMAT_AVX2(name) name
 format_linear_function format_f32_avx2, format_f16_avx2, format_bf16_avx2, format_q8_0_avx2, format_q4_0_avx2,
-    format_q4_1_avx2, format_q6_k_avx2, format_f8_e4m3_avx2, format_i8_avx2, format_i4_avx2;
+    format_q4_1_avx2, format_q6_k_avx2, format_f8_e4m3_avx2, format_i8_avx2, format_i4_avx2, format_q5_0_avx2,
+    format_q5_1_avx2, format_q4_k_avx2, format_q5_k_avx2, format_q2_k_avx2, format_q3_k_avx2, format_iq4_nl_avx2,
+    format_iq4_xs_avx2;
 #else
 #define FORMAT_AVX2(name) NULL
 #endif

@@ -85,17 +85,13 @@ AVX2_INLINE void transpose8(__m256 m[8])
 static void prepare_one(const float *row, uint32_t columns, unsigned group, const float *prescale, float *x,
     float *sums)
 {
-	__m256   factor[2] = { _mm256_set1_ps(1), _mm256_set1_ps(1) }, t = _mm256_setzero_ps();
+	__m256   t = _mm256_setzero_ps();
 	uint32_t k = 0;
 
-	if (prescale) {
-		factor[0] = _mm256_loadu_ps(prescale);
-		factor[1] = _mm256_loadu_ps(prescale + 8);
-	}
 	for (; k + 8 <= columns; k += 8) {
 		__m256 value = _mm256_loadu_ps(row + k);
 
-		_mm256_storeu_ps(x + k, _mm256_mul_ps(value, factor[k / 8 % 2]));
+		_mm256_storeu_ps(x + k, prescale ? _mm256_mul_ps(value, _mm256_loadu_ps(prescale + k % FORMAT_PRESCALE)) : value);
 		t = k % group == 0 ? value : _mm256_add_ps(t, value);
 		if (sums && (k + 8) % group == 0)
 			sums[k / group] = add_lanes(t);
@@ -122,7 +118,7 @@ static void prepare_many(const float *const rows[FORMAT_ROWS], unsigned count, u
 		for (unsigned i = 0; i < 8; i++) {
 			t[i] = k % group == 0 ? m[i] : _mm256_add_ps(t[i], m[i]);
 			_mm256_storeu_ps(x + (size_t)(k + i) * FORMAT_ROWS,
-			    prescale ? _mm256_mul_ps(m[i], _mm256_set1_ps(prescale[(k + i) % 16])) : m[i]);
+			    prescale ? _mm256_mul_ps(m[i], _mm256_set1_ps(prescale[(k + i) % FORMAT_PRESCALE])) : m[i]);
 		}
 		if (sums && (k + 8) % group == 0) {
 			__m256 even = _mm256_add_ps(_mm256_add_ps(t[0], t[4]), _mm256_add_ps(t[2], t[6]));

@@ -15,7 +15,7 @@ static void prepare(const float *const rows[FORMAT_ROWS], unsigned count, uint32
 		for (uint32_t k = 0; k < columns; k++) {
 			float value = r < count ? rows[r][k] : 0;
 
-			x[(size_t)k * stride + r] = prescale ? value * prescale[k % 16] : value;
+			x[(size_t)k * stride + r] = prescale ? value * prescale[k % FORMAT_PRESCALE] : value;
 			sum += value;
 			if (sums && (k + 1) % group == 0) {
 				sums[(size_t)(k / group) * stride + r] = sum;

@@ -25,6 +25,9 @@
 
 #define AVX2_INLINE static inline __attribute__((always_inline))
 #define AVX2_UNROLL _Pragma("GCC unroll 16")
+#define AVX2_LANES(value) { value, value, value, value, value, value, value, value }
+/* The compiler no longer knows where two pointers point, so it loads anew. */
+#define AVX2_FORGET(a, b) __asm__("" : "+r"(a), "+r"(b))
 
 enum { AVX2_CHAINS_MAX = 12, AVX2_VECTORS = FORMAT_TILE / 8 };
 
@@ -104,6 +107,62 @@ AVX2_INLINE void avx2_shift(__m256 *sum, __m256 zero, const float *sums, unsigne
 AVX2_INLINE __m256 avx2_halves(const uint8_t *halves)
 {
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves));
+}
+
+/* Eight bytes, of register V of an array of one per row. */
+AVX2_INLINE __m256 avx2_unsigned_bytes(const uint8_t *bytes, unsigned v)
+{
+	return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(bytes + 8 * v))));
+}
+
+AVX2_INLINE __m256 avx2_signed_bytes(const uint8_t *bytes, unsigned v)
+{
+	return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(bytes + 8 * v))));
+}
+
+/* The same for register V of a group of Q4_K or Q5_K: d and dmin at the head of SUPER, s and m at the head of GROUP. */
+AVX2_INLINE void avx2_fold_k(const struct avx2_call *call, const __m256 *sum, const uint8_t *super, const uint8_t *group,
+    const float *sums, unsigned first, unsigned v, unsigned rows)
+{
+	__m256 scale = _mm256_mul_ps(avx2_halves(super + 16 * (first + v)), avx2_unsigned_bytes(group, first + v));
+	__m256 minimum = _mm256_mul_ps(avx2_halves(super + 2 * FORMAT_TILE + 16 * (first + v)),
+	    avx2_unsigned_bytes(group + FORMAT_TILE, first + v));
+
+	avx2_fold_offset(call, sum, scale, _mm256_sub_ps(_mm256_setzero_ps(), minimum), sums, first, v, rows);
+}
+
+/* Register V of word A of every row, or the same from AT bytes into it. */
+AVX2_INLINE __m256i avx2_words(const uint8_t *words, unsigned a, unsigned v, unsigned at)
+{
+	return _mm256_loadu_si256((const __m256i *)(words + 4 * FORMAT_TILE * a + 32 * v + at));
+}
+
+/* Adds COLUMNS columns, eight nibbles to a word; WORDS points to the first row's. */
+AVX2_INLINE void avx2_nibbles(__m256 *sum, const uint8_t *words, const float *x, unsigned columns, unsigned vectors,
+    unsigned rows)
+{
+	static const int32_t masks[4][8] __attribute__((aligned(32))) = {
+		AVX2_LANES(0xf), AVX2_LANES(0xf0), AVX2_LANES(0xf00), AVX2_LANES(0xf000),
+	};
+	const unsigned stride = rows == 1 ? 1 : FORMAT_ROWS;
+
+	for (unsigned s = 0; s < columns / 8; s++, words += 4 * FORMAT_TILE) {
+		const int32_t *mask = masks[0];
+
+		AVX2_UNROLL
+		for (unsigned p = 0; p < 8; p++) {
+			__m256 q[AVX2_VECTORS];
+
+			/* Words and masks are read from memory each time: kept in registers they would push accumulators
+			 * out.  Two bytes further on, the upper half of a word is its lower half. */
+			AVX2_FORGET(mask, words);
+			AVX2_UNROLL
+			for (unsigned v = 0; v < vectors; v++)
+				q[v] = _mm256_cvtepi32_ps(_mm256_and_si256(avx2_words(words, 0, v, p < 4 ? 0 : 2),
+				    *(const __m256i *)(mask + 8 * (p % 4))));
+			avx2_multiply(sum, q, x + (8 * s + p) * stride, vectors, rows);
+		}
+	}
 }
 
 /* Asks for what will be read soon.  One row: BYTES of this tile a few groups ahead.  More rows: arithmetic takes so

@@ -3,9 +3,11 @@ noinst_LIBRARIES += libcpu.a libcpu_avx2.a
 libcpu_a_SOURCES = src/cpu/cpu_backend.c src/cpu/cpu_backend.h src/cpu/cpu.h src/cpu/team.c src/cpu/team.h \
 	src/cpu/pages.c src/cpu/weight.c src/cpu/linear.c src/cpu/attention.c src/cpu/sampler.c src/cpu/kernels_generic.c \
 	src/cpu/format.c src/cpu/format.h src/cpu/fmt_float.c src/cpu/fmt_q8_0.c src/cpu/fmt_q4.c src/cpu/fmt_q6_k.c \
-	src/cpu/fmt_byte.c src/cpu/fmt_i4.c src/cpu/layout.c src/cpu/input.c src/cpu/encoder.c
+	src/cpu/fmt_byte.c src/cpu/fmt_i4.c src/cpu/fmt_q4_k.c src/cpu/fmt_q5.c src/cpu/fmt_q2_k.c src/cpu/fmt_q3_k.c \
+	src/cpu/fmt_iq4.c src/cpu/layout.c src/cpu/input.c src/cpu/encoder.c
 libcpu_avx2_a_SOURCES = src/cpu/linear_avx2.h src/cpu/kernels_avx2.c src/cpu/fmt_float_avx2.c src/cpu/fmt_q8_0_avx2.c \
-	src/cpu/fmt_q4_avx2.c src/cpu/fmt_q6_k_avx2.c src/cpu/fmt_byte_avx2.c src/cpu/fmt_i4_avx2.c
+	src/cpu/fmt_q4_avx2.c src/cpu/fmt_q6_k_avx2.c src/cpu/fmt_byte_avx2.c src/cpu/fmt_i4_avx2.c \
+	src/cpu/fmt_q4_k_avx2.c src/cpu/fmt_q5_avx2.c src/cpu/fmt_q2_k_avx2.c src/cpu/fmt_q3_k_avx2.c src/cpu/fmt_iq4_avx2.c
 libcpu_avx2_a_CFLAGS = $(AM_CFLAGS) $(AVX2_CFLAGS)
 CPU_LIBS = libcpu.a libcpu_avx2.a libcpu.a $(MODEL_LIBS) -lm
 
@@ -25,12 +27,16 @@ check_PROGRAMS += tests/unit/test_fmt_linear
 TESTS += tests/unit/test_fmt_linear
 tests_unit_test_fmt_linear_SOURCES = tests/unit/test_fmt_linear.c
 tests_unit_test_fmt_linear_LDADD = $(CPU_LIBS) $(MODEL_LIBS) $(FILE_LIBS) $(BASE_LIBS) -lm
-EXTRA_DIST += tests/data/make_linear.py tests/data/linear.safetensors
+EXTRA_DIST += tests/data/make_linear.py tests/data/linear.safetensors tests/data/make_blocks.py tests/data/blocks.safetensors
 
 if HAVE_CHECK
-cpu_tests = tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler tests/unit/test_model
+cpu_tests = tests/unit/test_fmt_blocks tests/unit/test_cpu_team tests/unit/test_cpu_formats tests/unit/test_cpu tests/unit/test_cpu_sampler tests/unit/test_model
 check_PROGRAMS += $(cpu_tests)
 TESTS += $(cpu_tests)
+tests_unit_test_fmt_blocks_SOURCES = tests/unit/test_fmt_blocks.c tests/support/random.h
+tests_unit_test_fmt_blocks_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_fmt_blocks_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_fmt_blocks_LDADD = $(CPU_LIBS) $(MODEL_LIBS) $(FILE_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
 tests_unit_test_cpu_team_SOURCES = tests/unit/test_cpu_team.c
 tests_unit_test_cpu_team_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_cpu_team_LDADD = $(CPU_LIBS) $(BASE_LIBS) $(UNIT_LIBS)
