@@ -324,9 +324,6 @@ START_TEST(tensors_refused)
 	find(&file, "output_norm.weight")->columns--;
 	refused(&file, STATUS_INVALID, "output_norm.weight\" has the shape [63], [64] is needed");
 	good(&file);
-	find(&file, "blk.0.ffn_up.weight")->type = GGUF_Q5_0;
-	refused(&file, STATUS_UNSUPPORTED, "blk.0.ffn_up.weight");
-	good(&file);
 	find(&file, "blk.0.ffn_norm.weight")->type = GGUF_Q8_0;
 	refused(&file, STATUS_UNSUPPORTED, "blk.0.ffn_norm.weight: a vector must be F32, F16 or BF16");
 	good(&file);
