@@ -28,7 +28,17 @@ class FakeFront:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.bind(path)
         self.sock.listen(512)
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.thread = threading.Thread(target=self.accept, daemon=True)
+        self.thread.start()
+
+    def close(self):
+        """Ends the thread before the descriptor: its number is soon another front's, and an accept that the kernel restarts
+        would take that one's connections."""
+        if self.sock.fileno() < 0:
+            return
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.sock.close()
 
     def default_answer(self, params, stdin, send):
         body = json.dumps({"path": params["DOCUMENT_URI"], "bytes": len(stdin)}).encode()
@@ -110,7 +120,7 @@ class Site:
 
     def __exit__(self, *_):
         self.nginx.process.stop()
-        self.front.sock.close()
+        self.front.close()
         shutil.rmtree(self.dir)
 
 
@@ -296,7 +306,7 @@ def test_rate_limit():
 
 def test_no_front():
     with Site() as site:
-        site.front.sock.close()
+        site.front.close()
         os.unlink(os.path.join(site.dir, "front.sock"))
         reply = error_of(site.nginx.https("POST", CHAT, "{}", KEY), 502, "unavailable", "server_error")
         equal(reply.headers["retry-after"], "2")
