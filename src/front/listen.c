@@ -46,6 +46,20 @@ fail:
 	return status;
 }
 
+bool listen_is_served(const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int                len = snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+	int                fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool               served = false;
+
+	if (fd >= 0 && len >= 0 && (size_t)len < sizeof address.sun_path) /* EAGAIN: a listener whose backlog is full */
+		served = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
+	if (fd >= 0)
+		close(fd);
+	return served;
+}
+
 enum status listen_inherit(int fd, struct error *error)
 {
 	int       listening = 0;

@@ -2,9 +2,9 @@
  * Invariant: everything that can fail for a reason a person can mend fails before the first child is forked. */
 #include "config.h"
 
-#include "base/log.h"     /* uses: log_error */
+#include "base/log.h"     /* uses: log_error, log_warn */
 #include "base/program.h" /* uses: program_start, program_open_log, program_harden */
-#include "front/listen.h" /* uses: listen_open, listen_inherit */
+#include "front/listen.h" /* uses: listen_open, listen_is_served, listen_inherit */
 #include "front/load.h"   /* uses: load_open, load_close */
 #include "front/master.h" /* uses: master_run */
 
@@ -40,6 +40,8 @@ int main(int argc, char **argv)
 		status = listen_inherit(listen_fd, &error);
 	} else if (!status) {
 		conf_front_socket(&conf, path, sizeof path);
+		if (listen_is_served(path))
+			log_warn("another process listens on %s: from now on connections come here; end the other one", path);
 		status = listen_open(path, (int)conf.front_backlog, &listen_fd, &error);
 	}
 	if (!status) {

@@ -173,6 +173,7 @@ static void begin_drain(struct master *master, uint64_t now_ns)
 	master->kill_ns = now_ns + (uint64_t)master->options.conf->front_drain_timeout_ms * CLOCK_NS_PER_MS + GRACE_NS;
 	log_info("draining %u children", master->running);
 	notify("STOPPING=1");
+	close(master->options.listen_fd); /* nobody accepts any more: better refused at once than kept waiting in the backlog */
 	signal_children(master, SIGTERM);
 }
 

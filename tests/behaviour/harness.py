@@ -18,6 +18,7 @@ service says it is ready, and stops what it started:
 Nothing here sleeps for a fixed time: wait_until polls a condition up to a deadline, and the deadline only decides when a
 hung test is given up, never whether a good one passes.
 """
+import errno
 import http.client
 import json
 import os

@@ -120,6 +120,26 @@ def test_drain():
         equal(stack.front.popen.wait(harness.DEADLINE), 0)
 
 
+def test_a_draining_front_refuses_at_once():
+    """Nobody accepts any more: a connection in the backlog would wait for the end of the longest stream, and then fail."""
+    with harness.Stack(script=script("word ", 1000, 0), conf=CONF) as stack:
+        wait_attached(stack)
+        stream = stack.open_chat(stream=True)
+        stream.read_until(b"data: ")
+        stack.front.popen.send_signal(signal.SIGTERM)
+
+        def refused():
+            with harness.socket.socket(harness.socket.AF_UNIX) as probe:
+                return probe.connect_ex(stack.front_socket) == harness.errno.ECONNREFUSED
+        harness.wait_until(refused, "the socket to refuse")
+        check(stack.front.running(), "the front has ended")
+        before = stream.stdout.count(b"data: ")
+        while stream.stdout.count(b"data: ") < before + 5:
+            check(stream.read(), "the stream ended")
+        stream.close()
+        equal(stack.front.popen.wait(harness.DEADLINE), 0)
+
+
 def test_drain_is_bounded():
     with harness.Stack(script=script("word ", 1000, 0), conf=dict(CONF, **{"front.drain_timeout_ms": 200})) as stack:
         wait_attached(stack)
@@ -146,6 +166,7 @@ def test_taking_over():
         before = os.stat(stack.front_socket).st_ino
         stack.front = stack.spawn("penstock-front")
         harness.wait_until(lambda: os.stat(stack.front_socket).st_ino != before, "the socket to change hands")
+        check("another process listens on" in stack.front.log_text(), "a second front says that it takes the first one's place")
         old.popen.send_signal(signal.SIGTERM)
         for _ in range(50):
             equal(stack.fcgi("GET", "/v1/models", stack.headers()).status, 200)

@@ -102,7 +102,10 @@ START_TEST(name_is_taken_over)
 	int          old, new, client;
 	char        *path = in_directory("front.sock");
 
+	ck_assert(!listen_is_served(path));
 	ck_assert_msg(listen_open(path, 5, &old, &error) == STATUS_OK, "%s", error.message);
+	ck_assert(listen_is_served(path));
+	ck_assert(has_connection(old)); /* that was the question */
 	ck_assert_int_eq(stat(path, &info), 0);
 	ck_assert_uint_eq(info.st_mode & 0777, 0660);
 	client = connect_to(path);
@@ -117,6 +120,7 @@ START_TEST(name_is_taken_over)
 	ck_assert_int_eq(listen_inherit(new, &error), STATUS_OK);
 	ck_assert_int_eq(listen_inherit(client, &error), STATUS_INVALID);
 	close(new);
+	ck_assert(!listen_is_served(path)); /* the name alone is nobody */
 	unlink(path);
 }
 END_TEST
