@@ -144,6 +144,23 @@ enum status program_open_log(const struct program *program, const struct conf *c
 	return *conf->service_log_file ? log_open(conf->service_log_file, error) : STATUS_OK;
 }
 
+enum status program_need_files(uint64_t count, const char *why, struct error *error)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files))
+		return STATUS_OK; /* cannot be; who really runs out says so */
+	if (files.rlim_cur < files.rlim_max) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	if (files.rlim_max >= count) /* RLIM_INFINITY is the largest number */
+		return STATUS_OK;
+	return error_set(error, STATUS_LIMIT,
+	    "this process may open %llu descriptors, %llu are needed for %s; raise LimitNOFILE or ulimit -n",
+	    (unsigned long long)files.rlim_max, (unsigned long long)count, why);
+}
+
 void program_harden(void)
 {
 	const struct rlimit none = { 0, 0 };

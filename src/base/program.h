@@ -28,6 +28,10 @@ enum program_action program_start(const struct program *program, int argc, char 
 /* Names the program in the log and opens the configured log file, or stays with standard error. */
 enum status program_open_log(const struct program *program, const struct conf *conf, struct error *error);
 
+/* May this process open COUNT descriptors?  Raises the soft limit to the hard one; STATUS_LIMIT with both numbers when that is
+ * not enough.  WHY names the options they are for. */
+enum status program_need_files(uint64_t count, const char *why, struct error *error);
+
 /* No core dumps and no ptrace by others (prompts are in memory); descriptors 0 to 2 are open from here on. */
 void program_harden(void);
 

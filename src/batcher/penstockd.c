@@ -1,4 +1,5 @@
 /* penstockd.c: main: command line, log, the order of start and end.  Everything else is in the threads (batcher.h). */
+#include "base/conf.h"
 #include "base/log.h"
 #include "base/program.h"
 #include "batcher/batcher.h"
@@ -8,17 +9,13 @@
 #include "batcher/stepper.h"
 #include "config.h"
 
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-static enum log_level log_level(const char *word)
-{
-	return !strcmp(word, "error")  ? LOG_LEVEL_ERROR
-	    : !strcmp(word, "warn")    ? LOG_LEVEL_WARN
-	    : !strcmp(word, "debug")   ? LOG_LEVEL_DEBUG
-	                               : LOG_LEVEL_INFO;
-}
+/* Descriptors: four per child (its lane, two ends of a pipe, its connection), and what else there is: tools, children that
+ * knock, files, threads. */
+enum { FILES_PER_CHILD = 4, FILES_MORE = 128 };
 
 static int fail(struct batcher *batcher, const char *what, const struct error *error)
 {
@@ -68,12 +65,13 @@ int main(int argc, char **argv)
 	if (action != PROGRAM_RUN)
 		return action == PROGRAM_DONE ? EXIT_SUCCESS : EXIT_FAILURE;
 	program_harden();
-	log_init("penstockd", log_level(conf.service_log_level));
-	if (*conf.service_log_file && log_open(conf.service_log_file, &error)) {
+	if (program_open_log(&program, &conf, &error) ||
+	    program_need_files((uint64_t)conf_children(&conf) * FILES_PER_CHILD + FILES_MORE, "the children of front.children",
+	        &error)) {
 		log_error("%s", error.message);
 		return EXIT_FAILURE;
 	}
-	service_prepare();
+	signal(SIGPIPE, SIG_IGN);
 	server_block_signals();
 	batcher = calloc(1, sizeof *batcher);
 	if (!batcher) {

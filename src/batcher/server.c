@@ -27,6 +27,7 @@ enum {
 	LANES_PER_PROCESS = 4,    /* a child has one, and perhaps one that has not been seen to end */
 	EVENTS_MAX = 64,
 	TICK_MS = 250,
+	ACCEPT_PAUSE_MS = 250,    /* when descriptors have run out */
 	HELLO_TIMEOUT_MS = 5000,  /* from connect to the first message */
 	LOAD_NOTICE_MS = 5000,    /* how often loading says that it goes on */
 	LOAD_EXTEND_US = 30000000
@@ -48,6 +49,7 @@ struct server {
 	struct connection connections[CONNECTIONS_MAX];
 	uint64_t          load_notice_ns;
 	uint64_t          drain_until_ns, stuck_at_ns; /* 0 = not draining, not past the drain */
+	uint64_t          deaf_until_ns;               /* the listening socket is not watched before; 0 = it is */
 	bool              look;                        /* a lane may have closed */
 };
 
@@ -266,6 +268,14 @@ static void on_message(struct server *s, struct connection *c)
 	close_connection(s, c);
 }
 
+/* Watches the listening socket for EVENTS; −1 when that is not possible. */
+static int listen_for(struct server *s, uint32_t events)
+{
+	struct epoll_event event = { .events = events, .data.u64 = SOURCE_LISTEN };
+
+	return epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, s->b->listen_fd, &event);
+}
+
 static void on_connect(struct server *s)
 {
 	struct error error;
@@ -288,8 +298,12 @@ static void on_connect(struct server *s)
 		if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event))
 			close_connection(s, c);
 	}
-	if (status != STATUS_AGAIN)
-		log_warn("%s", error.message);
+	if (status == STATUS_AGAIN)
+		return;
+	/* The connection stays in the backlog and the socket readable: looking again at once would be a busy loop. */
+	log_warn("%s; listening again in %d ms", error.message, ACCEPT_PAUSE_MS);
+	if (!listen_for(s, 0))
+		s->deaf_until_ns = clock_now_ns() + ACCEPT_PAUSE_MS * CLOCK_NS_PER_MS;
 }
 
 /* Connections whose lane was closed by another thread, or that never said what they want. */
@@ -405,6 +419,8 @@ static enum server_end serve(struct server *s)
 			return end;
 		if (s->look || n == 0)
 			sweep(s, now);
+		if (s->deaf_until_ns && now >= s->deaf_until_ns && !listen_for(s, EPOLLIN))
+			s->deaf_until_ns = 0;
 	}
 }
 

@@ -1,4 +1,4 @@
-/* service.h: what the service manager hears, the process's limits, and the lock.  Without libsystemd, or
+/* service.h: what the service manager hears, and the lock.  Without libsystemd, or
  * outside a service, the notifications do nothing.
  */
 #ifndef PENSTOCK_BATCHER_SERVICE_H
@@ -12,9 +12,6 @@
 void service_notify(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Microseconds between WATCHDOG=1 that the service manager demands; 0 = none. */
 uint64_t service_watchdog_us(void);
-
-/* As many descriptors as the hard limit allows (four per child), and no SIGPIPE. */
-void service_prepare(void);
 
 /* Takes the lock of RUN_DIR (RUN_DIR/penstockd.lock, holding the process id).  A dying predecessor gets a second.
  * STATUS_FULL names the holder. */

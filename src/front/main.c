@@ -3,7 +3,7 @@
 #include "config.h"
 
 #include "base/log.h"     /* uses: log_error, log_warn */
-#include "base/program.h" /* uses: program_start, program_open_log, program_harden */
+#include "base/program.h" /* uses: program_start, program_open_log, program_need_files, program_harden */
 #include "front/listen.h" /* uses: listen_open, listen_is_served, listen_inherit */
 #include "front/load.h"   /* uses: load_open, load_close */
 #include "front/master.h" /* uses: master_run */
@@ -11,6 +11,9 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+/* Descriptors of a child beyond its clients': sockets, pipes, epoll, the memory file a head is parsed from. */
+enum { FILES_MORE = 32 };
 
 int main(int argc, char **argv)
 {
@@ -34,6 +37,8 @@ int main(int argc, char **argv)
 	}
 	program_harden();
 	status = program_open_log(&program, &conf, &error);
+	if (!status)
+		status = program_need_files((uint64_t)conf.front_streams_per_front + FILES_MORE, "front.streams_per_front", &error);
 	if (!status)
 		status = load_open(&conf, &load, &error);
 	if (!status && listen_fd >= 0) {

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -996,6 +997,42 @@ START_TEST(full_shared_memory)
 }
 END_TEST
 
+static size_t occurrences(const char *text, const char *what)
+{
+	size_t n = 0;
+	for (; (text = strstr(text, what)); text++)
+		n++;
+	return n;
+}
+
+/* Out of descriptors with a connection in the backlog: the server thread went round and round and filled the log. */
+START_TEST(no_descriptor_for_a_connection_is_no_busy_loop)
+{
+	static char            log[1 << 20];
+	struct control_message answer;
+	struct rlimit          old, none = { 3, 3 };
+	struct error           error;
+	char                   path[128];
+
+	begin(NULL);
+	attach(&a);
+	snprintf(path, sizeof path, "%s/control.sock", d.dir);
+	ck_assert_int_eq(prlimit(d.pid, RLIMIT_NOFILE, NULL, &old), 0);
+	none.rlim_max = old.rlim_max;
+	ck_assert_int_eq(prlimit(d.pid, RLIMIT_NOFILE, &none, NULL), 0);
+	ck_assert_int_eq(control_ask(path, CONTROL_STATUS, 500, &answer, &error), STATUS_TIMEOUT);
+	lane_client_start(&a, 0, 10, 3, LONG); /* those inside are served */
+	ck_assert(lane_client_wait_end(&a, 0));
+	ck_assert_int_eq(prlimit(d.pid, RLIMIT_NOFILE, &old, NULL), 0);
+	ck_assert_int_eq(control_ask(path, CONTROL_STATUS, 5000, &answer, &error), STATUS_OK);
+	daemon_log(&d, log, sizeof log);
+	ck_assert_uint_ge(occurrences(log, "cannot accept"), 1);
+	ck_assert_uint_le(occurrences(log, "cannot accept"), 200); /* it was some ten thousand a second */
+	check_idle();
+	ck_assert_int_eq(daemon_end(&d, SIGTERM), 0);
+}
+END_TEST
+
 START_TEST(log_is_opened_again)
 {
 	char old[128], now[128], log[4096];
@@ -1054,6 +1091,7 @@ int main(void)
 	tcase_add_test(tcase, status_and_drain_by_socket);
 	tcase_add_test(tcase, drain_is_for_the_owner);
 	tcase_add_test(tcase, full_shared_memory);
+	tcase_add_test(tcase, no_descriptor_for_a_connection_is_no_busy_loop);
 	tcase_add_test(tcase, log_is_opened_again);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);

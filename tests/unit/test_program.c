@@ -93,6 +93,20 @@ START_TEST(hardened)
 }
 END_TEST
 
+START_TEST(too_few_descriptors_are_an_error_at_start)
+{
+	struct error  error;
+	struct rlimit limit = { 60, 100 };
+
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_int_eq(program_need_files(100, "a test", &error), STATUS_OK);
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	ck_assert_uint_eq(limit.rlim_cur, 100);
+	ck_assert_int_eq(program_need_files(101, "a test", &error), STATUS_LIMIT);
+	ck_assert_ptr_nonnull(strstr(error.message, "may open 100 descriptors, 101 are needed for a test"));
+}
+END_TEST
+
 int main(void)
 {
 	Suite   *suite = suite_create("program");
@@ -103,6 +117,7 @@ int main(void)
 	tcase_add_test(tcase, wrong_arguments_fail_and_leave_conf);
 	tcase_add_test(tcase, questions_are_answered);
 	tcase_add_test(tcase, hardened);
+	tcase_add_test(tcase, too_few_descriptors_are_an_error_at_start);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);
 	int failed = srunner_ntests_failed(runner);
