@@ -154,6 +154,8 @@ struct cpu_backend {
 /* weight.c */
 enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
     struct backend_weight **ret, struct error *error);
+enum status cpu_weight_size(struct backend *b, const struct weight_desc *parts, uint32_t count, uint64_t *ret,
+    struct error *error);
 void        cpu_weight_free(struct backend *b, struct backend_weight *w);
 uint64_t    cpu_weight_bytes(const struct backend *b, const struct backend_weight *w);
 void        cpu_weight_row(const struct backend_weight *w, uint32_t row, float *ret);

@@ -237,13 +237,11 @@ static enum status load_vector(const struct weight_desc *parts, uint32_t count, 
 	return STATUS_OK;
 }
 
-enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
-    struct backend_weight **ret, struct error *error)
+/* Each part, and that they make a stack. */
+static enum status check_stack(const struct weight_desc *parts, uint32_t count, struct error *error)
 {
-	struct cpu_backend    *cpu = (struct cpu_backend *)b;
-	struct backend_weight *w;
-	enum status            status = STATUS_OK;
-	uint64_t               rows = 0;
+	enum status status;
+	uint64_t    rows = 0;
 
 	if (count < 1 || count > CPU_WEIGHT_PARTS_MAX)
 		return error_set(error, STATUS_LIMIT, "%u weights in one stack, at most %d", count, CPU_WEIGHT_PARTS_MAX);
@@ -257,6 +255,45 @@ enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, 
 	}
 	if (rows > INT32_MAX)
 		return error_set(error, STATUS_LIMIT, "%s: a stack of %llu rows", parts[0].name, (unsigned long long)rows);
+	return STATUS_OK;
+}
+
+enum status cpu_weight_size(struct backend *b, const struct weight_desc *parts, uint32_t count, uint64_t *ret,
+    struct error *error)
+{
+	struct backend_weight w = { .columns = count ? (uint32_t)parts[0].columns : 0 }; /* as far as a plan needs it */
+	uint64_t              bytes = 0;
+	enum status           status = check_stack(parts, count, error);
+
+	(void)b;
+	for (uint32_t i = 0; i < count && !status; i++) {
+		struct format_layout layout;
+		uint64_t             part_bytes = parts[i].columns * sizeof(float); /* of a vector */
+
+		if (parts[0].rows > 1) {
+			status = plan_part(&parts[i], &w, &w.parts[i], &layout, error);
+			if (!status && !checked_mul_u64((parts[i].rows + FORMAT_TILE - 1) / FORMAT_TILE, w.parts[i].tile_bytes, &part_bytes))
+				status = error_set(error, STATUS_LIMIT, "%s: more than 2^64 bytes", parts[i].name);
+		}
+		if (!status && !checked_add_u64(bytes, part_bytes, &bytes))
+			status = error_set(error, STATUS_LIMIT, "%s: more than 2^64 bytes", parts[i].name);
+	}
+	for (uint32_t i = 0; i < w.input_count; i++)
+		free(w.inputs[i].order);
+	if (!status)
+		*ret = bytes;
+	return status;
+}
+
+enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
+    struct backend_weight **ret, struct error *error)
+{
+	struct cpu_backend    *cpu = (struct cpu_backend *)b;
+	struct backend_weight *w;
+	enum status            status = check_stack(parts, count, error);
+
+	if (status)
+		return status;
 	w = calloc(1, sizeof *w);
 	if (!w)
 		return error_set(error, STATUS_NOMEM, "%s: out of memory", parts[0].name);

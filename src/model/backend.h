@@ -195,6 +195,10 @@ struct backend_ops {
 	 * gate + up): COUNT descriptors with equal columns and any formats.  Vectors (rows = 1) are put end to end. */
 	enum status (*weight_load)(struct backend *b, const struct weight_desc *parts, uint32_t count,
 	    struct backend_weight **ret, struct error *error);
+	/* What weight_load would take for the same parts, or the error it would give; values are not read.  NULL in a backend
+	 * that cannot say. */
+	enum status (*weight_size)(struct backend *b, const struct weight_desc *parts, uint32_t count, uint64_t *ret,
+	    struct error *error);
 	void (*weight_free)(struct backend *b, struct backend_weight *w);
 	uint64_t (*weight_bytes)(const struct backend *b, const struct backend_weight *w);
 

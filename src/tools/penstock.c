@@ -23,6 +23,8 @@ static const struct command {
 	{ "tokenize", tool_tokenize, "text to token ids, JSON lines" },
 	{ "detokenize", tool_detokenize, "token ids to text, JSON lines" },
 	{ "eval", tool_eval, "compare a checkpoint with reference outputs" },
+	{ "inspect", tool_inspect, "show what a checkpoint holds and whether it would load" },
+	{ "plan", tool_plan, "show what fits beside a model's weights" },
 	{ "config", tool_config, "check, dump or sample penstock.conf" },
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
@@ -75,6 +77,25 @@ bool tool_int(const char *command, const char *option, const char *text, int64_t
 		return false;
 	}
 	*ret = value;
+	return true;
+}
+
+bool tool_size(const char *command, const char *option, const char *text, uint64_t *ret)
+{
+	static const char suffixes[] = "KMGT";
+	char             *end;
+	double            value = strtod(text, &end);
+	const char       *suffix = *end ? strchr(suffixes, *end & ~0x20) : NULL;
+
+	if (suffix) {
+		value = ldexp(value, 10 * (int)(suffix - suffixes + 1));
+		end++;
+	}
+	if (end == text || *end || !(value >= 1 && value < 0x1p63)) {
+		tool_usage(command, "%s %s: not a number of bytes; it may end in K, M, G or T", option, text);
+		return false;
+	}
+	*ret = (uint64_t)value;
 	return true;
 }
 

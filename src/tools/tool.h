@@ -15,7 +15,9 @@ int tool_detokenize(int argc, char **argv);
 int tool_drain(int argc, char **argv);
 int tool_eval(int argc, char **argv);
 int tool_generate(int argc, char **argv);
+int tool_inspect(int argc, char **argv);
 int tool_key(int argc, char **argv);
+int tool_plan(int argc, char **argv);
 int tool_status(int argc, char **argv);
 int tool_tokenize(int argc, char **argv);
 
@@ -29,6 +31,8 @@ bool tool_load_conf(const char *command, const char *path, struct conf *ret);
 
 /* Whole numbers and reals from the command line, with the range in the complaint; false after it complained. */
 bool tool_int(const char *command, const char *option, const char *text, int64_t min, int64_t max, int64_t *ret);
+/* Bytes: a number that may end in K, M, G or T (powers of 1024). */
+bool tool_size(const char *command, const char *option, const char *text, uint64_t *ret);
 bool tool_real(const char *command, const char *option, const char *text, double min, double max, double *ret);
 
 #endif

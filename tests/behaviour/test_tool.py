@@ -28,7 +28,7 @@ def test_usage():
     done = tool("--help")
     equal(done.returncode, 0)
     commands = re.findall(r"^  (\w+) ", done.stdout, re.M)
-    equal(set(commands), {"status", "drain", "eval", "key", "generate", "tokenize", "detokenize", "config"})
+    equal(set(commands), {"status", "drain", "eval", "inspect", "plan", "key", "generate", "tokenize", "detokenize", "config"})
     for command in commands:
         done = tool(command, "--help")
         equal(done.returncode, 0, command)
