@@ -406,7 +406,8 @@ static void destroy(struct backend *b)
 
 static const struct backend_ops operations = {
 	.version = BACKEND_VERSION, .name = "cpu", .destroy = destroy, .memory = memory, .describe = describe,
-	.weight_load = cpu_weight_load, .weight_size = cpu_weight_size, .weight_free = cpu_weight_free, .weight_bytes = cpu_weight_bytes,
+	.weight_load = cpu_weight_load, .weight_size = cpu_weight_size, .weight_free = cpu_weight_free,
+	.weight_bytes = cpu_weight_bytes,
 	.activation_bytes = activation_bytes, .activation_alloc = activation_alloc, .activation_free = activation_free,
 	.kv_bytes = cpu_kv_bytes, .kv_alloc = cpu_kv_alloc, .scratch_bytes = scratch_bytes, .scratch_alloc = scratch_alloc,
 	.step_begin = step_begin, .embed = embed, .rms_norm = rms_norm, .head_norm = head_norm, .linear = linear,
