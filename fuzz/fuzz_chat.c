@@ -99,6 +99,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
 	if (size < 1)
 		return 0;
 	f.conf.front_strict_fields = data[0] & SWITCH_STRICT;
+	f.conf.front_allow_special_in_content = true; /* for bodies that ask for it */
 	f.api.conf = &f.conf;
 	end = memchr(data + 1, 0xff, size - 1);
 	len = end ? (size_t)(end - data - 1) : size - 1;

@@ -52,7 +52,7 @@ static void check_record(const unsigned char *buffer, size_t bytes)
 	memcpy(&header, buffer, sizeof header);
 	require(header.bytes == bytes, "the header tells another size");
 	if (wire_check_record(buffer, bytes, SLOTS) == STATUS_OK) {
-		require(header.type == WIRE_RESERVE || header.type == WIRE_SUBMIT || header.type == WIRE_TOKENS,
+		require(header.type == WIRE_RESERVE || header.type == WIRE_SUBMIT || header.type == WIRE_LIST || header.type == WIRE_TOKENS,
 		    "type of a record");
 		require(wire_check_event(buffer, bytes, SLOTS) != STATUS_OK, "a record and an event");
 		if (header.type == WIRE_TOKENS) {

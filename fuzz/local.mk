@@ -55,6 +55,21 @@ endif
 EXTRA_DIST += tests/corpus/gguf.dict tests/corpus/gguf tests/corpus/make_gguf.py
 
 
+# Tokenizers: tokenizer.json and SentencePiece models, up to ids and back.
+FUZZ_TOKENIZER_LIBS = $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)
+check_PROGRAMS += tests/unit/replay_tokenizer
+TESTS += tests/unit/replay_tokenizer
+tests_unit_replay_tokenizer_SOURCES = fuzz/replay.c fuzz/fuzz_tokenizer.c
+tests_unit_replay_tokenizer_CPPFLAGS = $(AM_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/tokenizer"'
+tests_unit_replay_tokenizer_LDADD = $(FUZZ_TOKENIZER_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_tokenizer
+fuzz_fuzz_tokenizer_SOURCES = fuzz/fuzz_tokenizer.c
+fuzz_fuzz_tokenizer_LDADD = $(FUZZ_TOKENIZER_LIBS)
+fuzz_fuzz_tokenizer_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/tokenizer.dict tests/corpus/tokenizer
+
 # Rings between processes that do not trust each other.
 FUZZ_RING_LIBS = $(IPC_LIBS) $(BASE_LIBS)
 check_PROGRAMS += tests/unit/replay_ring
@@ -83,3 +98,37 @@ fuzz_fuzz_records_LDADD = libfront.a $(BASE_LIBS)
 fuzz_fuzz_records_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
 endif
 EXTRA_DIST += tests/corpus/fcgi
+
+# Chat templates.
+FUZZ_JINJA_LIBS = $(TEXT_LIBS) $(FILE_LIBS) $(BASE_LIBS) $(JANSSON_LIBS)
+check_PROGRAMS += tests/unit/replay_jinja
+TESTS += tests/unit/replay_jinja
+tests_unit_replay_jinja_SOURCES = fuzz/replay.c fuzz/fuzz_jinja.c
+tests_unit_replay_jinja_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS) -DREPLAY_CORPUS='"tests/corpus/jinja"'
+tests_unit_replay_jinja_LDADD = $(FUZZ_JINJA_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_jinja
+fuzz_fuzz_jinja_SOURCES = fuzz/fuzz_jinja.c
+fuzz_fuzz_jinja_CPPFLAGS = $(AM_CPPFLAGS) $(JANSSON_CFLAGS)
+fuzz_fuzz_jinja_LDADD = $(FUZZ_JINJA_LIBS)
+fuzz_fuzz_jinja_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/jinja.dict tests/corpus/jinja
+
+# What models write.
+FUZZ_OUTPUT_SOURCES = fuzz/fuzz_output.c tests/support/output_cases.h tests/support/output_reader.c tests/support/output_reader.h
+FUZZ_OUTPUT_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests $(JANSSON_CFLAGS)
+FUZZ_OUTPUT_LIBS = $(API_LIBS) $(TEXT_LIBS) $(VOCAB_LIBS) $(FILE_LIBS) $(BASE_LIBS)
+check_PROGRAMS += tests/unit/replay_output
+TESTS += tests/unit/replay_output
+tests_unit_replay_output_SOURCES = fuzz/replay.c $(FUZZ_OUTPUT_SOURCES)
+tests_unit_replay_output_CPPFLAGS = $(FUZZ_OUTPUT_CPPFLAGS) -DREPLAY_CORPUS='"tests/corpus/output"'
+tests_unit_replay_output_LDADD = $(FUZZ_OUTPUT_LIBS)
+if FUZZ
+noinst_PROGRAMS += fuzz/fuzz_output
+fuzz_fuzz_output_SOURCES = $(FUZZ_OUTPUT_SOURCES)
+fuzz_fuzz_output_CPPFLAGS = $(FUZZ_OUTPUT_CPPFLAGS)
+fuzz_fuzz_output_LDADD = $(FUZZ_OUTPUT_LIBS)
+fuzz_fuzz_output_LDFLAGS = $(AM_LDFLAGS) -fsanitize=fuzzer
+endif
+EXTRA_DIST += tests/corpus/output.dict tests/corpus/output

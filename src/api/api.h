@@ -15,6 +15,7 @@
 #ifndef PENSTOCK_API_API_H
 #define PENSTOCK_API_API_H
 
+#include "api/output.h"
 #include "base/buf.h"
 #include "base/conf.h"
 #include "ipc/wire.h"
@@ -31,6 +32,7 @@ struct api {
 	const struct vocab         *vocab;
 	const struct tokenizer     *tokenizer;
 	const struct chat_template *chat;
+	struct output_format        output;      /* how the model writes thoughts and calls */
 	struct keys                *keys;        /* NULL: no keys asked for */
 	char                        model_name[CONF_TEXT_MAX + 1];
 	uint32_t                    max_context; /* the batcher's, once known; the conf's or model's before */
@@ -41,6 +43,7 @@ struct api {
 struct api_http {
 	const char *method, *path; /* path decoded, without the query string (DOCUMENT_URI) */
 	const char *authorization, *content_type, *content_length, *request_id, *remote_address;
+	const char *request_timeout; /* X-Request-Timeout */
 	int64_t     now;           /* Unix time of the request, shown as `created` */
 };
 
@@ -57,8 +60,7 @@ enum api_route {
 enum {
 	API_ERROR_BODY_MAX = 4096,           /* an error body is smaller, whatever the request held */
 	API_ANSWER_MAX = 16 << 20,           /* bytes of text of a whole (not streamed) answer */
-	API_MESSAGES_MAX = 4096,             /* messages of one request */
-	API_PARTS_MAX = 1024                 /* content parts of one message */
+	API_LOGPROBS_MAX = 64 << 20          /* bytes of its log probabilities, as JSON */
 };
 
 struct api_call; /* opaque: one request */
@@ -69,8 +71,16 @@ struct api_job {
 	const int32_t       *prompt;
 	uint32_t             prompt_tokens, max_tokens, choices;
 	bool                 stream, ignore_eos;
-	uint64_t             key; /* hash of the API key's id; 0 = none */
+	int32_t              priority;                /* lower is served first */
+	uint64_t             timeout_ns;              /* from the request's arrival; 0 = none */
+	uint64_t             key;                     /* hash of the API key's id; 0 = none */
+	uint32_t             key_requests, key_tokens; /* most of this key at a time, and a minute; 0 = no limit */
 	struct sample_params sampling;
+	const struct sample_bias *bias;               /* in the order of ids, each once */
+	const int32_t            *stop_ids, *allowed_ids;
+	uint32_t                  bias_count, stop_count, allowed_count;
+	const int32_t            *think_open, *think_close; /* what opens and closes a thought, for its budget; after tokenize */
+	uint32_t                  think_open_count, think_close_count, think_budget;
 };
 
 /* Checks route, method, key (constant-time over all keys), content type and declared length.  On an error *ret is still
@@ -96,9 +106,13 @@ enum status           api_call_parse(struct api_call *call, const char *body, si
 enum status           api_call_tokenize(struct api_call *call, struct error *error);
 const struct api_job *api_call_job(const struct api_call *call);
 
+/* Takes note of the log probabilities of the ids that the next call of api_call_tokens brings; for a job that asked for
+ * them, without fail.  STATUS_LIMIT: the answer has too many. */
+enum status api_call_logprobs(struct api_call *call, uint32_t choice, const int32_t *ids, const struct sample_logprobs *logprobs,
+    size_t count);
 /* Appends response bytes for generated ids of CHOICE (none for a whole answer before its end).  *ret_stop is set when
- * these ids completed a stop string: the answer is cut, *ret_keep tokens count, and the front must post STOP; later
- * tokens of the choice are ignored, the END event is still awaited.
+ * these ids completed a stop string, or the only call that may be made: the answer is cut, *ret_keep tokens count, and the front
+ * must post STOP; later tokens of the choice are ignored, the END event is still awaited.
  * api_call_tokens, _end and _ping leave OUT as it was when they fail (STATUS_LIMIT: OUT is full; STATUS_NOMEM); the
  * call can then only be failed. */
 enum status api_call_tokens(struct api_call *call, uint32_t choice, const int32_t *ids, size_t count, struct buf *out,

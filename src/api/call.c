@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define TIMEOUT_HEADER "X-Request-Timeout"
+
 enum { TOKEN_TEXT_MAX = VOCAB_TOKEN_MAX * 3 + 16 }; /* every byte of a token ill-formed, and what was held before it */
 
 /* ---- create ------------------------------------------------------------------------------------------------------- */
@@ -47,7 +49,7 @@ static enum status check_key(struct api_call *call, const char *authorization, s
 	len = strcspn(key, " ");
 	if (len == 0 || key[len + strspn(key + len, " ")] != '\0')
 		return error_set(error, STATUS_UNAUTHORIZED, "the Authorization header must read Bearer KEY");
-	if (keys_check(call->api->keys, key, len, &call->key))
+	if (keys_check(call->api->keys, key, len, &call->key, &call->limits))
 		return error_set(error, STATUS_UNAUTHORIZED, "the API key is not known here");
 	return STATUS_OK;
 }
@@ -78,6 +80,23 @@ static enum status check_length(struct api_call *call, const char *length, struc
 	return STATUS_OK;
 }
 
+/* Seconds with or without a fraction, in the range of the field `timeout`. */
+static enum status check_timeout(struct api_call *call, const char *text, struct error *error)
+{
+	const struct param *row = params_find("timeout");
+	double              seconds;
+	char               *end;
+
+	if (!text || !*text)
+		return STATUS_OK;
+	seconds = strtod(text, &end);
+	if (strspn(text, "0123456789.") != strlen(text) || *end || !(seconds >= row->real_min && seconds <= row->real_max))
+		return error_set_param(error, STATUS_INVALID, TIMEOUT_HEADER, TIMEOUT_HEADER ": %.40s is not a number of seconds in %g…%g",
+		    text, row->real_min, row->real_max);
+	call->timeout_s = seconds;
+	return STATUS_OK;
+}
+
 static enum status accept_http(struct api_call *call, const struct api_http *http, struct error *error)
 {
 	const char         *method = http->method ? http->method : "", *rest = "";
@@ -103,6 +122,8 @@ static enum status accept_http(struct api_call *call, const struct api_http *htt
 		status = check_media_type(http->content_type, error);
 	if (!status && row->method == ROUTE_POST)
 		status = check_length(call, http->content_length, error);
+	if (!status && row->method == ROUTE_POST)
+		status = check_timeout(call, http->request_timeout, error);
 	if (!status && call->route == API_ROUTE_MODEL && strcmp(rest, call->api->model_name))
 		status = error_set_param(error, STATUS_MODEL_NOT_FOUND, "model", "%.100s: no such model; served: %s", rest,
 		    call->api->model_name);
@@ -120,13 +141,10 @@ enum status api_call_create(const struct api *api, const struct api_http *http, 
 	call->api = api;
 	call->now = http->now;
 	call->content_length = -1;
+	call->limits.ceiling = keys_setting(KEY_SETTING_ceiling)->min; /* without keys there is nobody to bow to */
 	call->max_context = api->max_context;
 	set_ids(call, http, request_id_seed);
-	stop_init(&call->stop);
-	if (api->vocab)
-		detokenizer_init(&call->detokenizer, api->vocab);
 	buf_init(&call->text, TOKEN_TEXT_MAX);
-	buf_init(&call->answer, API_ANSWER_MAX);
 	buf_init(&call->chunk_head, API_ERROR_BODY_MAX);
 	status = accept_http(call, http, error);
 	call->accepted = !status;
@@ -139,10 +157,19 @@ void api_call_free(struct api_call *call)
 	if (!call)
 		return;
 	call_release_request(call);
-	stop_free(&call->stop);
+	for (uint32_t i = 0; i < call->job.choices; i++) {
+		answer_free(&call->choices[i].answer);
+		logprobs_free(&call->choices[i].logprobs);
+	}
+	free(call->choices);
+	free(call->bias);
+	token_list_free(&call->think_open);
+	token_list_free(&call->think_close);
+	free(call->stop_ids);
+	free(call->allowed_ids);
+	output_tools_free(call->tools);
 	token_list_free(&call->prompt);
 	buf_free(&call->text);
-	buf_free(&call->answer);
 	buf_free(&call->chunk_head);
 	free(call);
 }
@@ -188,68 +215,120 @@ enum status api_call_ping(struct api_call *call, struct buf *out)
 	return respond_ping(call, out);
 }
 
+/* Has every answer all its text?  A stop string, or its last call, ends one before its END event comes. */
+static bool complete(const struct api_call *call)
+{
+	for (uint32_t i = 0; i < call->job.choices; i++)
+		if (!call->choices[i].finish && !answer_ended(&call->choices[i].answer))
+			return false;
+	return call->job.choices > 0;
+}
+
+/* STOPPED: by itself, a stop string or its last call; not by its length. */
+static enum status finish_choice(struct api_call *call, struct call_choice *choice, bool stopped, uint32_t completion_tokens,
+    struct buf *out)
+{
+	enum status status;
+
+	choice->finish = !stopped ? "length" : choice->answer.call_count && !choice->answer.stop.matched ? "tool_calls" : "stop";
+	choice->completion_tokens = completion_tokens;
+	status = respond_finish(call, choice, out);
+	if (status)
+		choice->finish = NULL;
+	return status;
+}
+
 enum status api_call_fail(struct api_call *call, const struct error *error, uint32_t retry_after_s, struct buf *out)
 {
-	/* The answer was complete, only its last lines were missing: whatever went wrong since is no concern of the client. */
-	if (call->stop.matched && !call->done && error->status != STATUS_LIMIT && error->status != STATUS_NOMEM)
-		return respond_finish(call, "stop", call->keep, out);
-	return respond_error(call, error, retry_after_s, out);
+	enum status status = STATUS_OK;
+
+	/* The answers were complete, only their last lines were missing: whatever went wrong since is no concern of the client. */
+	if (call->done || !complete(call) || error->status == STATUS_LIMIT || error->status == STATUS_NOMEM)
+		return respond_error(call, error, retry_after_s, out);
+	for (uint32_t i = 0; i < call->job.choices && !status; i++)
+		if (!call->choices[i].finish)
+			status = finish_choice(call, &call->choices[i], true, call->choices[i].answer.keep, out);
+	return status;
 }
 
 /* ---- the answer --------------------------------------------------------------------------------------------------- */
 
-/* Text of one more id into call->answer. */
-static enum status take_id(struct api_call *call, int32_t id)
+/* The marker that ID is, where it means anything to this answer; OUTPUT_MARKER_COUNT: it is a token like others. */
+static enum output_marker marker_of(const struct api_call *call, int32_t id)
 {
-	enum status status;
+	enum output_marker marker = output_format_marker(&call->api->output, id);
 
+	return marker > OUTPUT_THINK_CLOSE && !call->tools ? OUTPUT_MARKER_COUNT : marker;
+}
+
+/* Text of one more id into the choice's answer. */
+static enum status take_id(struct api_call *call, struct call_choice *c, int32_t id)
+{
+	enum output_marker marker = marker_of(call, id);
+	enum status        status;
+
+	c->tokens++;
 	buf_clear(&call->text);
-	status = detokenizer_push(&call->detokenizer, id, &call->text);
-	if (status)
-		return status;
-	call->tokens++;
-	return stop_feed(&call->stop, call->text.data, call->text.len, call->tokens, &call->answer, &call->keep);
+	if (marker == OUTPUT_MARKER_COUNT) {
+		status = detokenizer_push(&c->detokenizer, id, &call->text);
+		return status ? status : answer_text(&c->answer, call->text.data, call->text.len, c->tokens);
+	}
+	status = detokenizer_finish(&c->detokenizer, &call->text); /* half a character before it stays half */
+	if (!status)
+		status = answer_text(&c->answer, call->text.data, call->text.len, c->tokens);
+	buf_clear(&call->text);
+	if (!status)
+		status = detokenizer_push(&c->detokenizer, id, &call->text); /* which knows now that this is not the first token */
+	return status ? status : answer_marker(&c->answer, marker, c->tokens);
+}
+
+enum status api_call_logprobs(struct api_call *call, uint32_t choice, const int32_t *ids, const struct sample_logprobs *logprobs,
+    size_t count)
+{
+	enum status status = choice < call->job.choices ? STATUS_OK : STATUS_INVALID;
+
+	for (size_t i = 0; i < count && !status && !answer_ended(&call->choices[choice].answer); i++)
+		status = logprobs_add(&call->choices[choice].logprobs, call->api->vocab, ids[i], &logprobs[i]);
+	return status;
 }
 
 enum status api_call_tokens(struct api_call *call, uint32_t choice, const int32_t *ids, size_t count, struct buf *out,
     bool *ret_stop, uint32_t *ret_keep)
 {
-	bool        stopped = call->stop.matched;
-	enum status status = STATUS_OK;
+	struct call_choice *c;
+	enum status         status = STATUS_OK;
 
 	if (choice >= call->job.choices)
 		return STATUS_INVALID;
-	if (call->done || stopped || count == 0) {
+	c = &call->choices[choice];
+	if (call->done || answer_ended(&c->answer) || c->finish || count == 0) {
 		*ret_stop = false;
 		return STATUS_OK;
 	}
-	for (size_t i = 0; i < count && !status && !call->stop.matched; i++)
-		status = take_id(call, ids[i]);
-	if (!status && call->job.stream) {
-		status = respond_delta(call, out);
-		if (!status)
-			buf_clear(&call->answer);
-	}
+	for (size_t i = 0; i < count && !status && !answer_ended(&c->answer); i++)
+		status = take_id(call, c, ids[i]);
+	if (!status && call->job.stream)
+		status = respond_delta(call, c, out);
 	if (status)
 		return status;
-	*ret_stop = call->stop.matched;
-	if (call->stop.matched)
-		*ret_keep = call->keep;
+	*ret_stop = answer_ended(&c->answer);
+	if (*ret_stop)
+		*ret_keep = c->answer.keep;
 	return STATUS_OK;
 }
 
-/* What was held back: the rest of a character, the beginning of a stop string that did not come. */
-static enum status flush_text(struct api_call *call)
+/* What was held back: the rest of a character, the beginning of a marker or of a stop string that did not come. */
+static enum status flush_text(struct api_call *call, struct call_choice *c, bool stopped)
 {
 	enum status status;
 
-	if (call->stop.matched)
+	if (answer_ended(&c->answer))
 		return STATUS_OK;
 	buf_clear(&call->text);
-	status = detokenizer_finish(&call->detokenizer, &call->text);
+	status = detokenizer_finish(&c->detokenizer, &call->text);
 	if (!status)
-		status = stop_feed(&call->stop, call->text.data, call->text.len, call->tokens, &call->answer, &call->keep);
-	return status ? status : stop_finish(&call->stop, &call->answer);
+		status = answer_text(&c->answer, call->text.data, call->text.len, c->tokens);
+	return status ? status : answer_finish(&c->answer, stopped);
 }
 
 static enum status end_badly(struct api_call *call, const struct wire_end *end, struct buf *out)
@@ -265,19 +344,21 @@ static enum status end_badly(struct api_call *call, const struct wire_end *end, 
 
 enum status api_call_end(struct api_call *call, const struct wire_end *end, struct buf *out)
 {
-	bool        good = end->finish == WIRE_FINISH_STOP || end->finish == WIRE_FINISH_LENGTH;
-	enum status status;
+	bool                good = end->finish == WIRE_FINISH_STOP || end->finish == WIRE_FINISH_LENGTH;
+	struct call_choice *c;
+	enum status         status;
 
 	if (end->choice >= call->job.choices)
 		return STATUS_INVALID;
-	if (call->done)
+	c = &call->choices[end->choice];
+	if (call->done || c->finish)
 		return STATUS_OK;
-	if (!good && !call->stop.matched)
+	if (!good && !answer_ended(&c->answer))
 		return end_badly(call, end, out);
-	status = flush_text(call);
+	status = flush_text(call, c, end->finish == WIRE_FINISH_STOP);
 	if (status)
 		return status;
-	if (call->stop.matched)
-		return respond_finish(call, "stop", call->keep, out);
-	return respond_finish(call, end->finish == WIRE_FINISH_STOP ? "stop" : "length", end->completion_tokens, out);
+	if (answer_ended(&c->answer))
+		return finish_choice(call, c, true, c->answer.keep, out);
+	return finish_choice(call, c, end->finish == WIRE_FINISH_STOP, end->completion_tokens, out);
 }

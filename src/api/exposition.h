@@ -21,4 +21,14 @@ struct exposition_row {
  * OUT is as it was on failure. */
 enum status exposition_append(struct buf *out, const struct exposition_row *rows, size_t count);
 
+/* A histogram whose edges and sum are whole numbers of 1/DIVISOR: COUNTS[i] values in bucket i, EDGE_COUNT + 1 of them. */
+struct exposition_histogram {
+	const char     *name, *help;
+	uint64_t        divisor;
+	uint32_t        edge_count;
+	const uint64_t *edges, *counts;
+	uint64_t        sum;
+};
+enum status exposition_append_histogram(struct buf *out, const struct exposition_histogram *histogram);
+
 #endif

@@ -69,7 +69,7 @@ static bool blank(const char *bytes, size_t len)
 	return true;
 }
 
-enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json_t **ret, struct error *error)
+static enum status load(const char *bytes, size_t len, size_t max_depth, size_t flags, json_t **ret, struct error *error)
 {
 	json_error_t where;
 	json_t      *root;
@@ -80,7 +80,7 @@ enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json
 	status = check_limits(bytes, len, max_depth < JSON_TEXT_DEPTH_MAX ? max_depth : JSON_TEXT_DEPTH_MAX, error);
 	if (status)
 		return status;
-	root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &where);
+	root = json_loadb(bytes, len, flags | JSON_ALLOW_NUL | JSON_DECODE_ANY, &where);
 	if (!root && json_error_code(&where) == json_error_out_of_memory)
 		return error_set(error, STATUS_NOMEM, "out of memory while reading the body");
 	if (!root)
@@ -93,6 +93,16 @@ enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json
 	}
 	*ret = root;
 	return STATUS_OK;
+}
+
+enum status json_text_load(const char *bytes, size_t len, size_t max_depth, json_t **ret, struct error *error)
+{
+	return load(bytes, len, max_depth, JSON_REJECT_DUPLICATES, ret, error);
+}
+
+enum status json_text_load_last(const char *bytes, size_t len, size_t max_depth, json_t **ret, struct error *error)
+{
+	return load(bytes, len, max_depth, 0, ret, error);
 }
 
 static bool plain(char c) { return (unsigned char)c >= 0x20 && (unsigned char)c < 0x80 && c != '"' && c != '\\'; }

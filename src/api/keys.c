@@ -31,6 +31,7 @@ struct keys {
 	size_t    count;
 	uint64_t *ids;                        /* [count] hashes of the ids, never 0 */
 	unsigned char (*digests)[DIGEST_BYTES]; /* [count] */
+	struct key_limits *limits;            /* [count] */
 };
 
 /* One line of the file. */
@@ -38,7 +39,96 @@ struct entry {
 	char          id[KEY_ID_MAX + 1], name[KEY_NAME_MAX + 1];
 	unsigned char digest[DIGEST_BYTES];
 	int64_t       created;
+	struct key_limits limits;
 };
+
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
+
+static const struct key_setting settings[] = {
+#define KEY_SETTING(name, option, initial, min, max, doc) { #name, option, doc, initial, min, max },
+#include "api/key_settings.def"
+#undef KEY_SETTING
+};
+
+static const size_t offsets[] = {
+#define KEY_SETTING(name, option, initial, min, max, doc) offsetof(struct key_limits, name),
+#include "api/key_settings.def"
+#undef KEY_SETTING
+};
+
+const struct key_setting *keys_setting(unsigned index) { return index < KEY_SETTING_COUNT ? &settings[index] : NULL; }
+
+static int64_t *limit_at(struct key_limits *limits, unsigned index)
+{
+	return (int64_t *)(void *)((char *)limits + offsets[index]);
+}
+
+int64_t keys_limit(const struct key_limits *limits, unsigned index)
+{
+	return *(const int64_t *)(const void *)((const char *)limits + offsets[index]);
+}
+
+static void set_defaults(struct key_limits *limits)
+{
+	for (unsigned i = 0; i < KEY_SETTING_COUNT; i++)
+		*limit_at(limits, i) = settings[i].initial;
+}
+
+/* Reads ";NAME=NUMBER" at *AT and moves on.  Returns NULL, or what is wrong. */
+static const char *parse_setting(const char **at, struct key_limits *limits)
+{
+	const char *name = *at + 1;
+	size_t      len = strcspn(name, "=; ");
+	unsigned    i = 0;
+	long long   value;
+	char       *end;
+
+	while (i < KEY_SETTING_COUNT && (strlen(settings[i].name) != len || memcmp(settings[i].name, name, len)))
+		i++;
+	if (i == KEY_SETTING_COUNT)
+		return "there is no such setting";
+	if (name[len] != '=' || !strchr("-0123456789", name[len + 1]) || name[len + 1] == '\0')
+		return "a setting reads NAME=NUMBER";
+	errno = 0;
+	value = strtoll(name + len + 1, &end, 10);
+	if (errno || end == name + len + 1 || (*end != ';' && *end != ' ' && *end != '\0'))
+		return "a setting reads NAME=NUMBER";
+	if (value != settings[i].initial && (value < settings[i].min || value > settings[i].max))
+		return "the number of a setting is out of its range (`penstock key --help`)";
+	*limit_at(limits, i) = value;
+	*at = end;
+	return NULL;
+}
+
+/* The settings that differ from the default, as the file has them. */
+static enum status write_settings(const struct key_limits *limits, struct buf *out)
+{
+	enum status status = STATUS_OK;
+
+	for (unsigned i = 0; i < KEY_SETTING_COUNT && !status; i++)
+		if (keys_limit(limits, i) != settings[i].initial)
+			status = buf_append_format(out, ";%s=%lld", settings[i].name, (long long)keys_limit(limits, i));
+	return status;
+}
+
+static enum status change_settings(const struct key_changes *changes, struct key_limits *limits, struct error *error)
+{
+	for (unsigned i = 0; changes && i < KEY_SETTING_COUNT; i++) {
+		const struct key_setting *s = &settings[i];
+
+		if (!changes->set[i])
+			continue;
+		if (changes->value[i] != s->initial && (changes->value[i] < s->min || changes->value[i] > s->max))
+			return error_set_param(error, STATUS_INVALID, s->name, "%s = %lld: outside the allowed range %lld…%lld", s->name,
+			    (long long)changes->value[i], (long long)s->min, (long long)s->max);
+		*limit_at(limits, i) = changes->value[i];
+	}
+	if (limits->ceiling != KEY_CEILING_OWN && limits->ceiling > limits->priority)
+		return error_set_param(error, STATUS_INVALID, "ceiling",
+		    "ceiling = %lld, priority = %lld: the key's own priority would be above its ceiling (lower is more important)",
+		    (long long)limits->ceiling, (long long)limits->priority);
+	return STATUS_OK;
+}
 
 /* ---- lines ------------------------------------------------------------------------------------------------------ */
 
@@ -91,10 +181,18 @@ static const char *parse_entry(const char *line, struct entry *ret)
 	if (*at++ != ' ')
 		return "the creation time is missing";
 	size_t digits = strspn(at, "0123456789");
-	if (digits == 0 || digits > 12 || (at[digits] != '\0' && at[digits] != ' '))
+	if (digits == 0 || digits > 12 || (at[digits] != '\0' && at[digits] != ' ' && at[digits] != ';'))
 		return "the creation time must be seconds since 1970";
 	entry.created = strtoll(at, NULL, 10);
 	at += digits;
+	set_defaults(&entry.limits);
+	while (*at == ';') {
+		const char *wrong = parse_setting(&at, &entry.limits);
+		if (wrong)
+			return wrong;
+	}
+	if (change_settings(NULL, &entry.limits, NULL))
+		return "the ceiling is below the key's priority (lower is more important)";
 	if (*at == ' ' && (at[1] == '\0' || !name_allowed(at + 1)))
 		return "the name must have 1 to 64 bytes without control characters";
 	if (*at == ' ')
@@ -104,7 +202,7 @@ static const char *parse_entry(const char *line, struct entry *ret)
 }
 
 /* FNV-1a of the id; 0 is taken by "no key". */
-static uint64_t id_hash(const char *id)
+uint64_t keys_hash(const char *id)
 {
 	uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
@@ -139,8 +237,8 @@ static enum status for_each_line(FILE *file, const char *path, visit_line *visit
 		} else {
 			wrong = parse_entry(line, &entry);
 			if (wrong)
-				return error_set(error, STATUS_INVALID, "%s:%u: %s (a line reads ID SHA256HEX CREATED [NAME])", path,
-				    number, wrong);
+				return error_set(error, STATUS_INVALID,
+				    "%s:%u: %s (a line reads ID SHA256HEX CREATED[;SETTING=NUMBER…] [NAME])", path, number, wrong);
 			if (++keys > KEYS_MAX)
 				return error_set(error, STATUS_LIMIT, "%s:%u: more than %d keys", path, number, KEYS_MAX);
 			status = visit(context, line, number, &entry);
@@ -190,7 +288,7 @@ static enum status load_line(void *context, const char *line, unsigned number, c
 	if (keys->count == loading->capacity) {
 		size_t    capacity = loading->capacity ? loading->capacity * 2 : 16;
 		uint64_t *ids = realloc(keys->ids, capacity * sizeof *ids);
-		void     *digests;
+		void     *digests, *limits;
 
 		if (!ids)
 			return error_set(loading->error, STATUS_NOMEM, "%s: out of memory", loading->path);
@@ -199,10 +297,17 @@ static enum status load_line(void *context, const char *line, unsigned number, c
 		if (!digests)
 			return error_set(loading->error, STATUS_NOMEM, "%s: out of memory", loading->path);
 		keys->digests = digests;
+		limits = realloc(keys->limits, capacity * sizeof *keys->limits);
+		if (!limits)
+			return error_set(loading->error, STATUS_NOMEM, "%s: out of memory", loading->path);
+		keys->limits = limits;
 		loading->capacity = capacity;
 	}
-	keys->ids[keys->count] = id_hash(entry->id);
+	keys->ids[keys->count] = keys_hash(entry->id);
 	memcpy(keys->digests[keys->count], entry->digest, DIGEST_BYTES);
+	keys->limits[keys->count] = entry->limits;
+	if (entry->limits.ceiling == KEY_CEILING_OWN)
+		keys->limits[keys->count].ceiling = entry->limits.priority;
 	keys->count++;
 	return STATUS_OK;
 }
@@ -236,6 +341,7 @@ void keys_free(struct keys *keys)
 		return;
 	free(keys->ids);
 	free(keys->digests);
+	free(keys->limits);
 	free(keys);
 }
 
@@ -246,10 +352,10 @@ static bool digest_of(const void *bytes, size_t len, unsigned char ret[DIGEST_BY
 	return EVP_Digest(bytes, len, ret, NULL, EVP_sha256(), NULL) == 1;
 }
 
-enum status keys_check(const struct keys *keys, const char *presented, size_t len, uint64_t *ret_id)
+enum status keys_check(const struct keys *keys, const char *presented, size_t len, uint64_t *ret_id, struct key_limits *ret_limits)
 {
 	unsigned char digest[DIGEST_BYTES];
-	uint64_t      id = 0;
+	uint64_t      id = 0, at = 0;
 
 	if (len > KEY_PRESENTED_MAX || !digest_of(presented, len, digest))
 		return STATUS_UNAUTHORIZED;
@@ -257,11 +363,13 @@ enum status keys_check(const struct keys *keys, const char *presented, size_t le
 		/* All ones where the digests are equal, without a branch. */
 		uint64_t equal = (uint64_t)(CRYPTO_memcmp(digest, keys->digests[i], DIGEST_BYTES) != 0) - 1;
 		id = (id & ~equal) | (keys->ids[i] & equal);
+		at = (at & ~equal) | (i & equal);
 	}
 	OPENSSL_cleanse(digest, sizeof digest);
 	if (id == 0)
 		return STATUS_UNAUTHORIZED;
 	*ret_id = id;
+	*ret_limits = keys->limits[at];
 	return STATUS_OK;
 }
 
@@ -349,10 +457,24 @@ fail:
 
 struct rewriting {
 	struct buf  text;
-	const char *id; /* lines with it are left out */
-	size_t      count;
-	bool        found;
+	const char *id; /* lines with it are left out, or changed */
+	const struct key_changes *changes; /* NULL: left out */
+	struct error *error;
+	size_t      count, found;
 };
+
+static enum status append_entry(struct buf *out, const struct entry *entry)
+{
+	char        hex[2 * DIGEST_BYTES + 1];
+	enum status status;
+
+	for (size_t i = 0; i < DIGEST_BYTES; i++)
+		snprintf(hex + 2 * i, 3, "%02x", entry->digest[i]);
+	status = buf_append_format(out, "%s %s %lld", entry->id, hex, (long long)entry->created);
+	if (!status)
+		status = write_settings(&entry->limits, out);
+	return status ? status : buf_append_format(out, "%s%s\n", *entry->name ? " " : "", entry->name);
+}
 
 static enum status copy_line(void *context, const char *line, unsigned number, const struct entry *entry)
 {
@@ -361,8 +483,15 @@ static enum status copy_line(void *context, const char *line, unsigned number, c
 
 	(void)number;
 	rewriting->count += entry != NULL;
-	if (entry && !strcmp(entry->id, rewriting->id)) {
-		rewriting->found = true;
+	if (entry && rewriting->changes && (!strcmp(entry->id, rewriting->id) || !strcmp(entry->name, rewriting->id))) {
+		struct entry changed = *entry;
+
+		rewriting->found++;
+		status = change_settings(rewriting->changes, &changed.limits, rewriting->error);
+		return status ? status : append_entry(&rewriting->text, &changed);
+	}
+	if (entry && !rewriting->changes && !strcmp(entry->id, rewriting->id)) {
+		rewriting->found++;
 		return STATUS_OK;
 	}
 	status = buf_append_string(&rewriting->text, line);
@@ -387,6 +516,7 @@ static enum status begin_rewrite(const char *path, int flags, struct rewriting *
 		return error_set(error, STATUS_NOMEM, "%s: out of memory", path);
 	}
 	*error = (struct error){ 0 };
+	rewriting->error = error;
 	status = for_each_line(file, path, copy_line, rewriting, error);
 	if (status && !error->status)
 		error_set(error, status, "%s: %s", path, status_text(status));
@@ -414,15 +544,15 @@ static bool make_key(char ret_key[KEY_TEXT_MAX])
 	return true;
 }
 
-enum status keys_new(const char *path, const char *name, char ret_key[KEY_TEXT_MAX], char ret_id[KEY_ID_MAX + 1],
-    struct error *error)
+enum status keys_new(const char *path, const char *name, const struct key_changes *changes, char ret_key[KEY_TEXT_MAX],
+    char ret_id[KEY_ID_MAX + 1], struct error *error)
 {
 	struct rewriting rewriting = { 0 };
+	struct entry     entry = { .created = (int64_t)time(NULL) };
 	struct error     unused;
 	struct stat      info;
 	FILE            *file = NULL;
-	char             key[KEY_TEXT_MAX], hex[2 * DIGEST_BYTES + 1], id[KEY_ID_MAX + 1];
-	unsigned char    digest[DIGEST_BYTES];
+	char             key[KEY_TEXT_MAX];
 	enum status      status;
 
 	if (!error)
@@ -430,25 +560,28 @@ enum status keys_new(const char *path, const char *name, char ret_key[KEY_TEXT_M
 	if (!name_allowed(name))
 		return error_set_param(error, STATUS_INVALID, "name",
 		    "the name of a key has at most %d bytes, no control characters, no blanks at its ends", KEY_NAME_MAX);
-	if (!make_key(key) || !digest_of(key, strlen(key), digest))
+	set_defaults(&entry.limits);
+	status = change_settings(changes, &entry.limits, error);
+	if (status)
+		return status;
+	if (!make_key(key) || !digest_of(key, strlen(key), entry.digest))
 		return error_set(error, STATUS_INTERNAL, "no random bytes or no SHA-256 from libcrypto");
-	for (size_t i = 0; i < DIGEST_BYTES; i++)
-		snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-	snprintf(id, sizeof id, "%.*s", ID_CHARS, hex);
-	rewriting.id = id;
+	memcpy(entry.name, name, strlen(name) + 1);
+	for (size_t i = 0; i < ID_CHARS / 2; i++)
+		snprintf(entry.id + 2 * i, 3, "%02x", entry.digest[i]);
+	rewriting.id = entry.id;
 	status = begin_rewrite(path, O_CREAT, &rewriting, &file, &info, error);
 	if (!status && rewriting.found)
-		status = error_set(error, STATUS_INTERNAL, "%s: the new key's id %s is there already", path, id);
+		status = error_set(error, STATUS_INTERNAL, "%s: the new key's id %s is there already", path, entry.id);
 	if (!status && rewriting.count >= KEYS_MAX)
 		status = error_set(error, STATUS_LIMIT, "%s: it holds %d keys, no more are allowed", path, KEYS_MAX);
-	if (!status && buf_append_format(&rewriting.text, "%s %s %lld%s%s\n", id, hex, (long long)time(NULL),
-	                   *name ? " " : "", name))
+	if (!status && append_entry(&rewriting.text, &entry))
 		status = error_set(error, STATUS_NOMEM, "%s: out of memory", path);
 	if (!status)
 		status = replace_file(path, &info, &rewriting.text, error);
 	if (!status) {
 		memcpy(ret_key, key, strlen(key) + 1);
-		memcpy(ret_id, id, strlen(id) + 1);
+		memcpy(ret_id, entry.id, sizeof entry.id);
 	}
 	OPENSSL_cleanse(key, sizeof key);
 	buf_free(&rewriting.text);
@@ -478,6 +611,32 @@ enum status keys_revoke(const char *path, const char *id, struct error *error)
 	return status;
 }
 
+enum status keys_set(const char *path, const char *id_or_name, const struct key_changes *changes, struct error *error)
+{
+	struct rewriting rewriting = { .id = id_or_name, .changes = changes };
+	struct error     unused;
+	struct stat      info;
+	FILE            *file = NULL;
+	enum status      status;
+
+	if (!error)
+		error = &unused;
+	if (!*id_or_name) /* every key without a name */
+		return error_set_param(error, STATUS_INVALID, "id", "an id or a name is needed");
+	status = begin_rewrite(path, 0, &rewriting, &file, &info, error);
+	if (!status && rewriting.found == 0)
+		status = error_set_param(error, STATUS_NOT_FOUND, "id", "%s: no key has the id or name %.64s", path, id_or_name);
+	if (!status && rewriting.found > 1)
+		status = error_set_param(error, STATUS_INVALID, "id", "%s: %zu keys are named %.64s: give an id", path,
+		    rewriting.found, id_or_name);
+	if (!status)
+		status = replace_file(path, &info, &rewriting.text, error);
+	buf_free(&rewriting.text);
+	if (file)
+		fclose(file);
+	return status;
+}
+
 static enum status print_line(void *context, const char *line, unsigned number, const struct entry *entry)
 {
 	char      when[32] = "?";
@@ -491,7 +650,13 @@ static enum status print_line(void *context, const char *line, unsigned number, 
 	created = (time_t)entry->created;
 	if (gmtime_r(&created, &parts))
 		strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
-	return fprintf(context, "%-*s  %s  %s\n", ID_CHARS, entry->id, when, entry->name) < 0 ? STATUS_IO : STATUS_OK;
+	if (fprintf(context, "%-*s  %s  %s", ID_CHARS, entry->id, when, entry->name) < 0)
+		return STATUS_IO;
+	for (unsigned i = 0; i < KEY_SETTING_COUNT; i++)
+		if (keys_limit(&entry->limits, i) != settings[i].initial &&
+		    fprintf(context, "  %s=%lld", settings[i].name, (long long)keys_limit(&entry->limits, i)) < 0)
+			return STATUS_IO;
+	return fputc('\n', context) == EOF ? STATUS_IO : STATUS_OK;
 }
 
 enum status keys_list(const char *path, FILE *stream, struct error *error)
@@ -506,5 +671,39 @@ enum status keys_list(const char *path, FILE *stream, struct error *error)
 	if (!status)
 		status = for_each_line(file, path, print_line, stream, error);
 	fclose(file);
+	return status;
+}
+
+struct naming {
+	uint64_t hash;
+	char     name[KEY_NAME_MAX + 1];
+};
+
+static enum status name_line(void *context, const char *line, unsigned number, const struct entry *entry)
+{
+	struct naming *naming = context;
+
+	(void)line;
+	(void)number;
+	if (entry && keys_hash(entry->id) == naming->hash)
+		memcpy(naming->name, *entry->name ? entry->name : entry->id, strlen(*entry->name ? entry->name : entry->id) + 1);
+	return STATUS_OK;
+}
+
+enum status keys_name(const char *path, uint64_t hash, char ret[KEY_NAME_MAX + 1])
+{
+	struct naming naming = { .hash = hash };
+	struct error  error;
+	enum status   status;
+	FILE         *file = fopen(path, "re");
+
+	if (!file)
+		return STATUS_IO;
+	status = for_each_line(file, path, name_line, &naming, &error);
+	fclose(file);
+	if (!status && !*naming.name)
+		status = STATUS_NOT_FOUND;
+	if (!status)
+		memcpy(ret, naming.name, sizeof naming.name);
 	return status;
 }

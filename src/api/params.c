@@ -39,6 +39,14 @@ const struct param *params_table(size_t *ret_count)
 	return rows;
 }
 
+const struct param *params_find(const char *name)
+{
+	for (size_t i = 0; i < ROW_COUNT; i++)
+		if (!strcmp(rows[i].name, name))
+			return &rows[i];
+	return NULL;
+}
+
 static void *member(struct params *params, const struct param *row) { return (char *)params + row->offset; }
 
 static const struct param *find(const char *name, unsigned endpoint)
@@ -122,9 +130,10 @@ static enum status check_neutral(const struct param *row, const json_t *value, s
 	if (found)
 		return STATUS_OK;
 	if (count == 0)
-		return error_set_param(error, STATUS_UNSUPPORTED, row->name, "%s: not supported; leave it out", row->name);
-	return error_set_param(error, STATUS_UNSUPPORTED, row->name, "%s: not supported; leave it out or send %.*s%s", row->name,
-	    (int)len - 2, row->shape + 1, count > 1 ? " (one of them)" : "");
+		return error_set_param(error, STATUS_UNSUPPORTED, row->name, "%s: not supported; leave it out%s%s", row->name,
+		    *row->doc ? ". " : "", row->doc);
+	return error_set_param(error, STATUS_UNSUPPORTED, row->name, "%s: not supported; leave it out or send %.*s%s%s%s", row->name,
+	    (int)len - 2, row->shape + 1, count > 1 ? " (one of them)" : "", *row->doc ? ". " : "", row->doc);
 }
 
 static enum status set_param(struct params *params, const struct param *row, const json_t *value, struct error *error)
@@ -181,12 +190,28 @@ static bool name_repeatable(const char *name)
 	    strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == len;
 }
 
-static void ignore(struct params_ignored *ignored, const char *name)
+void params_ignore(struct params_ignored *ignored, const char *name)
 {
+	for (unsigned i = 0; i < ignored->named; i++)
+		if (strcmp(ignored->names[i], name) == 0)
+			return;
 	if (ignored->named < PARAMS_IGNORED_MAX && name_repeatable(name))
 		memcpy(ignored->names[ignored->named++], name, strlen(name) + 1);
 	else
 		ignored->rest++;
+}
+
+enum status params_error_item(struct error *error, enum status status, const char *list, size_t index, const char *rest,
+    const char *format, ...)
+{
+	char    path[ERROR_PARAM_MAX], fact[ERROR_MESSAGE_MAX - ERROR_PARAM_MAX];
+	va_list args;
+
+	snprintf(path, sizeof path, "%s[%zu]%s", list, index, rest);
+	va_start(args, format);
+	vsnprintf(fact, sizeof fact, format, args);
+	va_end(args);
+	return error_set_param(error, status, path, "%s%s", path, fact);
 }
 
 void params_ignored_text(const struct params_ignored *ignored, char ret[PARAMS_IGNORED_BYTES])
@@ -198,6 +223,16 @@ void params_ignored_text(const struct params_ignored *ignored, char ret[PARAMS_I
 		len += (size_t)snprintf(ret + len, PARAMS_IGNORED_BYTES - len, "%s%s", i ? "," : "", ignored->names[i]);
 	if (ignored->rest)
 		snprintf(ret + len, PARAMS_IGNORED_BYTES - len, "%s+%u", len ? "," : "", ignored->rest);
+}
+
+void params_forget(struct params *params)
+{
+	for (size_t i = 0; i < ROW_COUNT; i++) {
+		if (rows[i].kind == PARAM_KIND_TEXT)
+			*(struct param_text *)member(params, &rows[i]) = (struct param_text){ 0 };
+		else if (rows[i].kind == PARAM_KIND_JSON)
+			*(const json_t **)member(params, &rows[i]) = NULL;
+	}
 }
 
 static bool absent(const json_t *object, const char *name)
@@ -223,7 +258,7 @@ enum status params_parse(const json_t *object, enum params_endpoint endpoint, bo
 			return error_set_param(error, STATUS_INVALID, name_repeatable(name) ? name : "",
 			    "%.80s: unknown field (front.strict_fields is on)", name);
 		if (!row) {
-			ignore(&ignored, name);
+			params_ignore(&ignored, name);
 			continue;
 		}
 		if (json_is_null(value))
@@ -266,7 +301,12 @@ static void document_row(const struct param *row, FILE *stream)
 			fprintf(stream, " | %" PRId64 "…%" PRId64, row->int_min, row->int_max);
 		break;
 	case PARAM_KIND_REAL:
-		fprintf(stream, "number | %g | %g…%g", row->real_initial, row->real_min, row->real_max);
+		fputs("number | ", stream);
+		if (row->real_initial >= row->real_min)
+			fprintf(stream, "%g", row->real_initial);
+		else
+			fputs("–", stream);
+		fprintf(stream, " | %g…%g", row->real_min, row->real_max);
 		break;
 	case PARAM_KIND_BOOL:
 		fprintf(stream, "boolean | %s | –", row->int_initial ? "true" : "false");

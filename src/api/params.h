@@ -54,10 +54,21 @@ struct params_ignored {
 	char     names[PARAMS_IGNORED_MAX][PARAMS_NAME_MAX + 1];
 };
 
+/* One more, once: a field that is known and has no effect here. */
+void params_ignore(struct params_ignored *ignored, const char *name);
+
+/* Drops what was borrowed from the body: texts and JSON are absent from now on, numbers stay. */
+void params_forget(struct params *params);
+
 /* Reads the fields of OBJECT that belong to ENDPOINT over the defaults.  Errors name field, value and allowed range; with
  * STRICT so do unknown fields.  Outputs are untouched on failure. */
 enum status params_parse(const json_t *object, enum params_endpoint endpoint, bool strict, struct params *ret,
     struct params_ignored *ret_ignored, struct error *error);
+
+/* Error about what lies in LIST[INDEX] of a request: LIST[INDEX]REST is the parameter, FORMAT goes on after it. */
+enum status __attribute__((format(printf, 6, 7)))
+params_error_item(struct error *error, enum status status, const char *list, size_t index, const char *rest, const char *format,
+    ...);
 
 /* Text of the header; "" when nothing was ignored.  Only [A-Za-z0-9_,+] whatever the body held. */
 void params_ignored_text(const struct params_ignored *ignored, char ret[PARAMS_IGNORED_BYTES]);
@@ -76,6 +87,7 @@ struct param {
 	const char     *doc;
 };
 const struct param *params_table(size_t *ret_count);
+const struct param *params_find(const char *name); /* NULL where there is none */
 
 /* Writes the tables of docs/api.md (Markdown). */
 void params_document(FILE *stream);

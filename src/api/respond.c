@@ -5,10 +5,15 @@
 #include "api/json_text.h"
 #include "api/route.h"
 
+#include "base/hash.h"
+
 #include <inttypes.h>
 #include <string.h>
 
-enum { BODY_MAX = API_ANSWER_MAX * 6 + API_ERROR_BODY_MAX }; /* every byte of the answer escaped, and what surrounds it */
+/* Every byte of the answers escaped, and what surrounds each. */
+enum {
+	BODY_MAX = API_ANSWER_MAX * 24 + API_LOGPROBS_MAX + API_ERROR_BODY_MAX + WIRE_CHOICES_MAX * ANSWER_CALLS_MAX * 512
+};
 
 _Static_assert((ERROR_MESSAGE_MAX + ERROR_PARAM_MAX) * 6 + 512 < API_ERROR_BODY_MAX, "an error body fits when all is escaped");
 
@@ -315,76 +320,239 @@ static void put_chunk_end(struct writer *w, const struct api_call *call)
 	put(w, call->include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
-static void put_role(struct writer *w, struct api_call *call)
+static void put_index(struct writer *w, const struct api_call *call, const struct call_choice *choice)
 {
-	if (call->role_sent)
+	put(w, "{\"index\":");
+	put_number(w, choice - call->choices);
+}
+
+/* The tokens that no stop string, and no end after the first call, can take back. */
+static uint32_t certain_tokens(const struct call_choice *choice)
+{
+	const struct answer *a = &choice->answer;
+
+	if (choice->finish)
+		return choice->completion_tokens;
+	if (a->output.tools && a->calls_max == 1)
+		return 0;
+	return a->stop.count ? a->stop.released_tokens : choice->tokens;
+}
+
+/* ,"logprobs":… of the first TOKENS tokens, as far as they were not written yet; null where nobody asked. */
+static void put_logprobs(struct writer *w, const struct call_choice *choice, uint32_t tokens)
+{
+	put(w, ",\"logprobs\":");
+	if (!w->status)
+		w->status = logprobs_put(&choice->logprobs, tokens, w->out);
+}
+
+static void put_role(struct writer *w, struct api_call *call, const struct call_choice *choice)
+{
+	if (choice->role_sent)
 		return;
 	put_chunk_head(w, call);
-	put(w, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
+	put_index(w, call, choice);
+	put(w, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
 	put_chunk_end(w, call);
 }
 
-static void put_content(struct writer *w, struct api_call *call)
+/* The id of a choice's call: unique, and the same in every chunk.  Mistral's templates take ids of nine letters and digits only. */
+static void put_call_id(struct writer *w, const struct api_call *call, const struct call_choice *choice, unsigned index)
 {
-	if (call->answer.len == 0)
+	static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	uint32_t          number[2] = { (uint32_t)(choice - call->choices), index };
+	uint64_t          hash;
+	char              id[10] = "";
+
+	if (w->status)
 		return;
-	put_chunk_head(w, call);
-	put(w, "{\"index\":0,\"delta\":{\"content\":");
-	put_json(w, call->answer.data, call->answer.len);
-	put(w, "},\"logprobs\":null,\"finish_reason\":null}");
-	put_chunk_end(w, call);
+	if (call->api->output.calls != OUTPUT_CALLS_MISTRAL) {
+		w->status = buf_append_format(w->out, "call_%.20s%02x%02x", call->id, number[0], number[1]);
+		return;
+	}
+	hash = hash_fnv1a(hash_fnv1a(HASH_FNV1A_START, call->id, CALL_ID_CHARS), number, sizeof number);
+	for (int i = 0; i < 9; i++, hash /= 62)
+		id[i] = letters[hash % 62];
+	put(w, id);
 }
 
-static void put_usage(struct writer *w, const struct api_call *call, uint32_t completion_tokens)
+/* Calls from FIRST on.  DELTA: with the index, and with the name only where it was not sent. */
+static void put_calls(struct writer *w, const struct api_call *call, const struct call_choice *choice, unsigned first, bool delta)
 {
+	put(w, "\"tool_calls\":[");
+	for (unsigned i = first; i < choice->answer.call_count; i++) {
+		const struct answer_call *c = &choice->answer.calls[i];
+
+		put(w, i > first ? ",{" : "{");
+		if (delta) {
+			put(w, "\"index\":");
+			put_number(w, i);
+			put(w, ",");
+		}
+		if (!c->sent) {
+			put(w, "\"id\":\"");
+			put_call_id(w, call, choice, i);
+			put(w, "\",\"type\":\"function\",\"function\":{\"name\":");
+			put_json(w, c->name, c->name_len);
+			put(w, ",\"arguments\":");
+		} else {
+			put(w, "\"function\":{\"arguments\":");
+		}
+		put_json(w, c->arguments.data, c->arguments.len);
+		put(w, "}}");
+	}
+	put(w, "]");
+}
+
+/* Under the older and the newer name. */
+static void put_thought(struct writer *w, const char *bytes, size_t len)
+{
+	put(w, "\"reasoning\":");
+	put_json(w, bytes, len);
+	put(w, ",\"reasoning_content\":");
+	put_json(w, bytes, len);
+}
+
+/* What the choice has to say since the last chunk; false when there is nothing. */
+static bool put_news(struct writer *w, struct api_call *call, const struct call_choice *choice)
+{
+	const struct answer *a = &choice->answer;
+	const char          *comma = "";
+	bool                 thought = a->thought_ready && !call->hide_reasoning;
+	unsigned             first = a->first_open;
+
+	while (first < a->call_count && a->calls[first].sent && !a->calls[first].arguments.len)
+		first++;
+	if (!thought && !a->content_ready && first == a->call_count)
+		return false;
+	put_chunk_head(w, call);
+	put_index(w, call, choice);
+	put(w, ",\"delta\":{");
+	if (thought) {
+		put_thought(w, a->thought.data, a->thought_ready);
+		comma = ",";
+	}
+	if (a->content_ready) {
+		put(w, comma);
+		put(w, "\"content\":");
+		put_json(w, a->content.data, a->content_ready);
+		comma = ",";
+	}
+	if (first < a->call_count) {
+		put(w, comma);
+		put_calls(w, call, choice, first, true);
+	}
+	put(w, "}");
+	put_logprobs(w, choice, certain_tokens(choice));
+	put(w, ",\"finish_reason\":null}");
+	put_chunk_end(w, call);
+	return true;
+}
+
+/* The prompt counts once, whatever the number of answers. */
+static void put_usage(struct writer *w, const struct api_call *call)
+{
+	int64_t completion_tokens = 0, thought_tokens = 0;
+
+	for (uint32_t i = 0; i < call->job.choices; i++) {
+		completion_tokens += call->choices[i].completion_tokens;
+		thought_tokens += call->choices[i].answer.output.thought_tokens;
+	}
 	put(w, "\"usage\":{\"prompt_tokens\":");
 	put_number(w, call->job.prompt_tokens);
 	put(w, ",\"completion_tokens\":");
 	put_number(w, completion_tokens);
 	put(w, ",\"total_tokens\":");
-	put_number(w, (int64_t)call->job.prompt_tokens + completion_tokens);
+	put_number(w, call->job.prompt_tokens + completion_tokens);
+	if (call->api->output.thought != OUTPUT_THOUGHT_NONE) {
+		put(w, ",\"completion_tokens_details\":{\"reasoning_tokens\":");
+		put_number(w, thought_tokens);
+		put(w, "}");
+	}
 	put(w, "}}");
 }
 
-enum status respond_delta(struct api_call *call, struct buf *out)
+enum status respond_delta(struct api_call *call, struct call_choice *choice, struct buf *out)
 {
 	struct writer w = writer_start(out);
 	enum status   status;
+	bool          news;
 
 	put_stream_headers(&w, call);
-	put_role(&w, call);
-	put_content(&w, call);
+	put_role(&w, call, choice);
+	news = put_news(&w, call, choice);
 	status = sent_stream(call, &w);
-	call->role_sent |= !status;
+	choice->role_sent |= !status;
+	if (!status && news)
+		logprobs_taken(&choice->logprobs, certain_tokens(choice));
+	if (!status)
+		answer_taken(&choice->answer);
 	return status;
 }
 
-static enum status finish_stream(struct api_call *call, const char *finish_reason, uint32_t completion_tokens, struct buf *out)
+static bool all_ended(const struct api_call *call)
+{
+	for (uint32_t i = 0; i < call->job.choices; i++)
+		if (!call->choices[i].finish)
+			return false;
+	return true;
+}
+
+static enum status finish_stream(struct api_call *call, struct call_choice *choice, struct buf *out)
 {
 	struct writer w = writer_start(out);
+	bool          last = all_ended(call), news;
 	enum status   status;
 
 	put_stream_headers(&w, call);
-	put_role(&w, call);
-	put_content(&w, call);
+	put_role(&w, call, choice);
+	news = put_news(&w, call, choice);
 	put_chunk_head(&w, call);
-	put(&w, "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"");
-	put(&w, finish_reason);
+	put_index(&w, call, choice);
+	put(&w, ",\"delta\":{}");
+	put_logprobs(&w, choice, news ? 0 : certain_tokens(choice)); /* the rest, unless the text took it along */
+	put(&w, ",\"finish_reason\":\"");
+	put(&w, choice->finish);
 	put(&w, "\"}");
 	put_chunk_end(&w, call);
-	if (call->include_usage) {
+	if (last && call->include_usage) {
 		put_chunk_head(&w, call);
 		put(&w, "],");
-		put_usage(&w, call, completion_tokens);
+		put_usage(&w, call);
 		put(&w, "\n\n");
 	}
-	put(&w, "data: [DONE]\n\n");
+	if (last)
+		put(&w, "data: [DONE]\n\n");
 	status = sent_stream(call, &w);
-	call->done = !status;
-	return status;
+	if (status)
+		return status;
+	choice->role_sent = true;
+	call->done = last;
+	return STATUS_OK;
 }
 
-static enum status finish_whole(struct api_call *call, const char *finish_reason, uint32_t completion_tokens, struct buf *out)
+static void put_message(struct writer *w, const struct api_call *call, const struct call_choice *choice)
+{
+	const struct answer *a = &choice->answer;
+
+	put(w, ",\"message\":{\"role\":\"assistant\",\"content\":");
+	if (a->content.len == 0 && a->call_count)
+		put(w, "null");
+	else
+		put_json(w, a->content.data, a->content.len);
+	put(w, ",\"refusal\":null");
+	if (a->thought.len && !call->hide_reasoning) {
+		put(w, ",");
+		put_thought(w, a->thought.data, a->thought.len);
+	}
+	if (a->call_count) {
+		put(w, ",");
+		put_calls(w, call, choice, 0, false);
+	}
+	put(w, "}");
+}
+
+static enum status finish_whole(struct api_call *call, struct buf *out)
 {
 	struct buf    body;
 	struct writer w;
@@ -393,12 +561,19 @@ static enum status finish_whole(struct api_call *call, const char *finish_reason
 	buf_init(&body, BODY_MAX);
 	w = writer_start(&body);
 	put_answer_head(&w, call, "chat.completion");
-	put(&w, "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
-	put_json(&w, call->answer.data, call->answer.len);
-	put(&w, ",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"");
-	put(&w, finish_reason);
-	put(&w, "\"}],");
-	put_usage(&w, call, completion_tokens);
+	for (uint32_t i = 0; i < call->job.choices; i++) {
+		const struct call_choice *choice = &call->choices[i];
+
+		put(&w, i ? "," : "");
+		put_index(&w, call, choice);
+		put_message(&w, call, choice);
+		put_logprobs(&w, choice, choice->completion_tokens);
+		put(&w, ",\"finish_reason\":\"");
+		put(&w, choice->finish);
+		put(&w, "\"}");
+	}
+	put(&w, "],");
+	put_usage(&w, call);
 	status = writer_end(&w);
 	if (!status)
 		status = respond_whole(call, 200, "application/json", body.data, body.len, out);
@@ -406,9 +581,9 @@ static enum status finish_whole(struct api_call *call, const char *finish_reason
 	return status;
 }
 
-enum status respond_finish(struct api_call *call, const char *finish_reason, uint32_t completion_tokens, struct buf *out)
+enum status respond_finish(struct api_call *call, struct call_choice *choice, struct buf *out)
 {
 	if (call->job.stream)
-		return finish_stream(call, finish_reason, completion_tokens, out);
-	return finish_whole(call, finish_reason, completion_tokens, out);
+		return finish_stream(call, choice, out);
+	return all_ended(call) ? finish_whole(call, out) : STATUS_OK;
 }

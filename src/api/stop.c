@@ -117,7 +117,7 @@ enum status stop_feed(struct stop_matcher *matcher, const char *text, size_t len
 		if (complete == 0)
 			continue;
 		matcher->pending.len = old_held + i + 1; /* what follows the stop string is nobody's */
-		status = release(matcher, matcher->pending.len - complete, old_held, tokens, out);
+		status = release(matcher, matcher->pending.len - (matcher->include ? 0 : complete), old_held, tokens, out);
 		if (status)
 			return status;
 		matcher->matched = true;
@@ -126,6 +126,23 @@ enum status stop_feed(struct stop_matcher *matcher, const char *text, size_t len
 		return STATUS_OK;
 	}
 	return release(matcher, matcher->pending.len - held, old_held, tokens, out);
+}
+
+enum status stop_gap(struct stop_matcher *matcher, uint32_t tokens, struct buf *out)
+{
+	enum status status = STATUS_OK;
+
+	if (matcher->matched || matcher->count == 0)
+		return STATUS_OK;
+	if (matcher->pending.len > 0)
+		status = buf_append(out, matcher->pending.data, matcher->pending.len);
+	if (status)
+		return status;
+	buf_clear(&matcher->pending);
+	for (unsigned i = 0; i < matcher->count; i++)
+		matcher->strings[i].state = 0;
+	matcher->released_tokens = tokens;
+	return STATUS_OK;
 }
 
 enum status stop_finish(struct stop_matcher *matcher, struct buf *out)

@@ -5,7 +5,7 @@
  * the text alone, never on how it was split into tokens or calls.
  *
  * Tokens kept: the fewest leading tokens whose text covers what was kept.  A token whose text is cut in the middle counts;
- * one that holds nothing but (part of) the stop string does not.
+ * one that holds nothing but (part of) the stop string does not, unless `include` is set.
  */
 #ifndef PENSTOCK_API_STOP_H
 #define PENSTOCK_API_STOP_H
@@ -26,6 +26,7 @@ struct stop_matcher {
 	uint32_t            held_tokens[STOP_BYTES_MAX]; /* per held byte: tokens up to the one that brought it */
 	uint32_t            released_tokens;             /* the same for the last byte released */
 	bool                matched;
+	bool                include; /* what is kept ends with the stop string, not before it */
 };
 
 void stop_init(struct stop_matcher *matcher);
@@ -38,6 +39,9 @@ enum status stop_add(struct stop_matcher *matcher, const char *bytes, size_t len
  * On a match *ret_keep is set, matcher->matched becomes true, and later text is ignored. */
 enum status stop_feed(struct stop_matcher *matcher, const char *text, size_t len, uint32_t tokens, struct buf *out,
     uint32_t *ret_keep);
+
+/* Something that is not text of the answer came in between, up to token number TOKENS: no stop string reaches across it. */
+enum status stop_gap(struct stop_matcher *matcher, uint32_t tokens, struct buf *out);
 
 /* The text has ended: what was held back is shown after all. */
 enum status stop_finish(struct stop_matcher *matcher, struct buf *out);

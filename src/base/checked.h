@@ -1,4 +1,4 @@
-/* checked.h: arithmetic on sizes that come from outside.  Each returns true and stores the result, or returns false
+/* checked.h: arithmetic on sizes that come from outside.  Each but the divisor returns true and stores the result, or false
  * on overflow and stores nothing. */
 #ifndef PENSTOCK_BASE_CHECKED_H
 #define PENSTOCK_BASE_CHECKED_H
@@ -51,6 +51,17 @@ static inline bool checked_align_up(uint64_t value, uint64_t alignment, uint64_t
 		return false;
 	*ret = sum & ~(alignment - 1);
 	return true;
+}
+
+/* Greatest common divisor; of a number and 0 that number. */
+static inline uint64_t checked_gcd_u64(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
 }
 
 #endif

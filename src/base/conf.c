@@ -191,23 +191,39 @@ static enum status __attribute__((format(printf, 2, 3))) load_fail(struct load *
 	return load->status = error_set(load->error, STATUS_INVALID, "%s:%u: %s", load->path, load->line, text);
 }
 
+/* One line without its newline; −1 at the end of the file and on an error. */
+static int read_text(struct load *load, char ret[CONF_LINE_MAX + 1])
+{
+	int len = 0, c;
+
+	while ((c = getc(load->file)) != EOF && c != '\n') {
+		if (c == '\0' || len == CONF_LINE_MAX) {
+			load->line++;
+			if (c == '\0')
+				load_fail(load, "the line holds a NUL byte");
+			else
+				load_fail(load, "the line is longer than %d bytes", CONF_LINE_MAX);
+			return -1;
+		}
+		ret[len++] = (char)c;
+	}
+	if (c == EOF && len == 0)
+		return -1;
+	load->line++;
+	ret[len] = '\0';
+	return len;
+}
+
 /* Feeds inih one line.  inih would cut long lines and section names and join indented lines; here they are errors. */
 static char *read_line(char *buffer, int size, void *context)
 {
 	struct load *load = context;
-	char         line[CONF_LINE_MAX + 3]; /* the longest line, its newline, the NUL */
-	size_t       len;
+	char         line[CONF_LINE_MAX + 1];
+	int          read = load->status ? -1 : read_text(load, line);
+	size_t       len = (size_t)read;
 
-	if (load->status || !fgets(line, sizeof line, load->file))
+	if (read < 0)
 		return NULL;
-	load->line++;
-	len = strlen(line);
-	if (len > 0 && line[len - 1] == '\n')
-		line[--len] = '\0';
-	if (len > CONF_LINE_MAX) {
-		load_fail(load, "the line is longer than %d bytes", CONF_LINE_MAX);
-		return NULL;
-	}
 	size_t blank = strspn(line, " \t\r");
 	if (blank && line[blank] && line[blank] != '#' && line[blank] != ';') {
 		load_fail(load, "a line must not start with blanks: \"%.40s\"", line);
@@ -221,6 +237,12 @@ static char *read_line(char *buffer, int size, void *context)
 		}
 		memcpy(load->section, line + 1, name);
 		load->section[name] = '\0';
+		const char *rest = line + 1 + name + 1;
+		rest += strspn(rest, " \t\r");
+		if (*rest && *rest != ';' && *rest != '#') { /* inih would not look at it */
+			load_fail(load, "nothing may follow the section's name: \"%.40s\"", rest);
+			return NULL;
+		}
 		if (!known_section(load->section)) {
 			load_fail(load, "unknown section [%s]", load->section);
 			return NULL;

@@ -1,5 +1,5 @@
-/* floats.h: narrow floating-point numbers in plain C: IEEE half precision, bfloat16, and float8 e4m3 (four exponent bits,
- * three of fraction, no infinity, largest 448; Micikevicius et al. 2022). */
+/* floats.h: narrow floating-point numbers in plain C: IEEE half precision, bfloat16, and float8 e4m3 (four exponent
+ * bits, three of fraction, no infinity, largest 448; Micikevicius et al. 2022). */
 #ifndef PENSTOCK_BASE_FLOATS_H
 #define PENSTOCK_BASE_FLOATS_H
 
@@ -58,6 +58,42 @@ static inline float floats_round_e4m3(float value)
 		rounded = size < 448 ? floats_from_bits(up & ~0xfffffu) : size > 448 ? 448 : size;
 	}
 	return floats_from_bits(floats_to_bits(rounded) | sign);
+}
+
+/* The nearest bfloat16, ties to even; NaN stays NaN. */
+static inline uint16_t floats_to_bfloat(float value)
+{
+	uint32_t bits = floats_to_bits(value);
+
+	if ((bits & 0x7fffffff) > 0x7f800000)
+		return (uint16_t)(bits >> 16 | 0x40);
+	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* The nearest half, ties to even; infinity beyond 65,519; NaN stays NaN. */
+static inline uint16_t floats_to_half(float value)
+{
+	uint32_t bits = floats_to_bits(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+
+	if (size > 0x7f800000)
+		return (uint16_t)(sign | 0x7e00);
+	if (size >= 0x477ff000)
+		return (uint16_t)(sign | 0x7c00);
+	if (size < 0x38800000) /* subnormal: steps of 2⁻²⁴, the last place of ½ in float32 */
+		return (uint16_t)(sign | (floats_to_bits(floats_from_bits(size) + 0.5f) - 0x3f000000));
+	return (uint16_t)(sign | (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
+}
+
+/* The bits of floats_round_e4m3(value). */
+static inline uint8_t floats_to_e4m3(float value)
+{
+	uint32_t bits = floats_to_bits(floats_round_e4m3(value)), sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
+
+	if (size > 0x7f800000)
+		return (uint8_t)(sign | 0x7f);
+	if (size < 0x3c800000) /* below 2⁻⁶: steps of 2⁻⁹ */
+		return (uint8_t)(sign | (uint32_t)(floats_from_bits(size) * 0x1p9f));
+	return (uint8_t)(sign | (size - 0x3c000000) >> 20);
 }
 
 #endif

@@ -1,6 +1,6 @@
 noinst_LIBRARIES += libbase.a
 libbase_a_SOURCES = src/base/status.c src/base/status.h src/base/status.def src/base/log.c src/base/log.h \
-	src/base/buf.c src/base/buf.h src/base/checked.h src/base/floats.h src/base/hash.h src/base/clock.h src/base/utf8.c src/base/utf8.h \
+	src/base/buf.c src/base/buf.h src/base/checked.h src/base/floats.h src/base/hash.h src/base/random.c src/base/random.h src/base/clock.h src/base/utf8.c src/base/utf8.h \
 	src/base/conf.c src/base/conf.h src/base/options.def src/base/bytes.c src/base/bytes.h \
 	src/base/program.c src/base/program.h
 libbase_a_CFLAGS = $(AM_CFLAGS) $(INIH_CFLAGS)

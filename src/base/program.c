@@ -26,12 +26,24 @@ static void print_help(const struct program *program)
 	printf("usage: %s [OPTION…]\n\n%s\n\n"
 	       "  --config FILE              read FILE (default: %s)\n"
 	       "  --set SECTION.NAME=VALUE   set one option over the file; may be repeated\n"
+	       "%s"
 	       "  --check-config             say what is wrong with the configuration, or nothing, and exit\n"
 	       "  --dump-config              print every option with its value and exit\n"
 	       "  --sample-config            print a commented configuration file with the defaults and exit\n"
 	       "  --version                  print the version and exit\n"
 	       "  --help                     print this and exit\n",
-	    program->name, program->summary, program->default_conf);
+	    program->name, program->summary, program->default_conf,
+	    program->loads_model ? "  --check-weights            look for NaN and infinity in every weight before serving\n" : "");
+}
+
+static bool add_set(const struct program *program, const char *text, struct arguments *arguments)
+{
+	if (arguments->set_count == SETS_MAX) {
+		fprintf(stderr, "%s: more than %d --set\n", program->name, SETS_MAX);
+		return false;
+	}
+	arguments->sets[arguments->set_count++] = text;
+	return true;
 }
 
 static enum program_action read_arguments(const struct program *program, int argc, char **argv, struct arguments *ret)
@@ -39,6 +51,7 @@ static enum program_action read_arguments(const struct program *program, int arg
 	static const struct option options[] = { { "config", required_argument, NULL, 'c' },
 		{ "set", required_argument, NULL, 's' }, { "check-config", no_argument, NULL, 'C' },
 		{ "dump-config", no_argument, NULL, 'D' }, { "sample-config", no_argument, NULL, 'S' },
+		{ "check-weights", no_argument, NULL, 'W' },
 		{ "version", no_argument, NULL, 'V' }, { "help", no_argument, NULL, 'h' },
 		{ "listen-fd", required_argument, NULL, 'L' }, { NULL, 0, NULL, 0 } };
 	char *end;
@@ -50,11 +63,16 @@ static enum program_action read_arguments(const struct program *program, int arg
 			ret->conf = optarg;
 			break;
 		case 's':
-			if (ret->set_count == SETS_MAX) {
-				fprintf(stderr, "%s: more than %d --set\n", program->name, SETS_MAX);
+			if (!add_set(program, optarg, ret))
+				return PROGRAM_FAILED;
+			break;
+		case 'W':
+			if (!program->loads_model) {
+				fprintf(stderr, "%s: --check-weights: there are no weights here; see --help\n", program->name);
 				return PROGRAM_FAILED;
 			}
-			ret->sets[ret->set_count++] = optarg;
+			if (!add_set(program, "model.check_weights=on", ret))
+				return PROGRAM_FAILED;
 			break;
 		case 'C':
 			ret->check = true;

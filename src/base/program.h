@@ -11,6 +11,7 @@ struct program {
 	const char *summary;      /* one sentence for --help */
 	const char *default_conf; /* path read when there is no --config */
 	const char *version;
+	bool        loads_model;     /* --check-weights is a short form of --set model.check_weights=on */
 	bool        takes_listen_fd; /* the undocumented --listen-fd N: a socket inherited from this program before exec */
 };
 

@@ -1,6 +1,8 @@
 /* utf8.c: owns nothing; pure functions.  Invariant: over-long forms, surrogates and values past U+10FFFF never decode. */
 #include "base/utf8.h"
 
+#include <string.h>
+
 int utf8_decode(const char *bytes, size_t len, uint32_t *ret_code_point)
 {
 	const unsigned char *s = (const unsigned char *)bytes;
@@ -77,7 +79,16 @@ bool utf8_valid(const char *bytes, size_t len, size_t *ret_offset)
 {
 	for (size_t at = 0; at < len;) {
 		uint32_t code;
-		int      n = utf8_decode(bytes + at, len - at, &code);
+		uint64_t eight;
+		int      n;
+		if (len - at >= sizeof eight) { /* ASCII, eight at a time */
+			memcpy(&eight, bytes + at, sizeof eight);
+			if (!(eight & UINT64_C(0x8080808080808080))) {
+				at += sizeof eight;
+				continue;
+			}
+		}
+		n = utf8_decode(bytes + at, len - at, &code);
 		if (n <= 0) {
 			if (ret_offset)
 				*ret_offset = at;

@@ -74,10 +74,16 @@ enum status batcher_open(struct batcher *b, const struct conf *conf, struct erro
 	if (!status)
 		status = metrics_create(conf->service_instance, gid, &b->metrics, error);
 	if (!status)
+		status = blackbox_create(conf->service_instance, gid, &b->blackbox, error);
+	if (!status)
 		status = doorbell_create(&b->doorbell, error);
 	if (status)
 		return status;
-	admission_init(&b->admission, &b->metrics, (uint32_t)conf->batcher_max_running, (uint32_t)conf->batcher_max_queued);
+	status = admission_init(&b->admission, &b->metrics,
+	    &(struct admission_limits){ .max_running = (uint32_t)conf->batcher_max_running,
+	        .max_queued = (uint32_t)conf->batcher_max_queued, .max_queued_tokens = (uint64_t)conf->batcher_max_queued_tokens });
+	if (status)
+		return error_set(error, status, "no memory for the accounts of keys");
 	b->control_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (b->control_fd < 0)
 		return error_set(error, STATUS_IO, "cannot make an eventfd: %s", strerror(errno));
@@ -116,7 +122,12 @@ void batcher_close(struct batcher *b)
 	close_fd(&b->control_fd);
 	queue_free(&b->queue);
 	lanes_free(&b->lanes);
+	admission_free(&b->admission);
 	doorbell_close(&b->doorbell);
+	if (batcher_phase(b) == BATCHER_FAILED && b->blackbox.shared && atomic_load(&b->blackbox.shared->count) > 0)
+		blackbox_leave(&b->blackbox);
+	else
+		blackbox_close(&b->blackbox);
 	metrics_close(&b->metrics);
 	header_close(&b->header);
 	close_fd(&b->lock_fd);

@@ -19,6 +19,7 @@
 #include "batcher/lanes.h"
 #include "batcher/notifier.h"
 #include "batcher/queue.h"
+#include "ipc/blackbox.h"
 #include "ipc/doorbell.h"
 #include "ipc/header.h"
 #include "ipc/metrics.h"
@@ -42,6 +43,7 @@ struct batcher {
 	/* Made by batcher_open, before there are threads. */
 	struct header    header;
 	struct metrics   metrics;
+	struct blackbox  blackbox;
 	struct doorbell  doorbell;
 	struct lanes     lanes;
 	struct queue     queue;
@@ -60,8 +62,8 @@ struct batcher {
 /* Checks that nobody else serves this instance, then makes lock, shared objects and control socket.  On failure
  * batcher_close undoes the rest. */
 enum status batcher_open(struct batcher *batcher, const struct conf *conf, struct error *error);
-void        batcher_close(struct batcher *batcher);
-/* Takes away the names and leaves the memory: for an end while other threads still run. */
+void        batcher_close(struct batcher *batcher); /* the black box stays after a failure */
+/* Takes away the names and leaves the memory and the black box: for an end while other threads still run. */
 void        batcher_unlink(struct batcher *batcher);
 
 /* Any thread: the control thread should look round. */

@@ -23,16 +23,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORDS_PER_VISIT = 64 }; /* then the next lane has its turn */
+enum {
+	RECORDS_PER_VISIT = 64, /* then the next lane has its turn */
+	PENALTY_MAX = 100
+};
+
+_Static_assert((int)WIRE_BIAS_MAX == (int)SAMPLE_BIAS_MAX && (int)WIRE_TOP_MAX == (int)SAMPLE_TOP_MAX,
+    "what a lane may ask for, a backend does");
+_Static_assert(sizeof(struct sample_bias) == 8 && 2 * WIRE_BIAS_MAX <= WIRE_TOKENS_MAX, "all biases in one record");
 
 enum phase { PHASE_NONE, PHASE_RESERVED, PHASE_ASSEMBLING, PHASE_DONE };
 
 struct intake_slot {
 	uint32_t              generation;
 	enum phase            phase;
-	uint64_t              req, tokens;  /* tokens: counted in admission */
+	uint64_t              req;
+	struct admission_ask  ask;          /* as reserved */
+	struct admission_ticket ticket;     /* RESERVED and ASSEMBLING */
+	int32_t               priority;
 	uint64_t              since_ns;     /* of the reservation */
 	uint32_t              received;     /* ids so far */
+	uint16_t              lists[WIRE_LIST_COUNT]; /* ASSEMBLING: entries that are still to come */
 	struct queue_message *message;      /* ASSEMBLING: what will be handed on */
 };
 
@@ -41,6 +52,7 @@ union record {
 	struct wire_header  header;
 	struct wire_reserve reserve;
 	struct wire_submit  submit;
+	struct wire_list    list;
 	struct wire_tokens  tokens;
 	unsigned char       bytes[WIRE_RECORD_MAX];
 };
@@ -70,7 +82,7 @@ static void set_pending(struct worker *w, int change)
 static void free_message(struct queue_message *message)
 {
 	if (message)
-		free(message->request.prompt);
+		engine_request_clear(&message->request);
 	free(message);
 }
 
@@ -78,7 +90,7 @@ static void free_message(struct queue_message *message)
 static void forget(struct worker *w, struct intake_slot *slot)
 {
 	if (slot->phase == PHASE_RESERVED || slot->phase == PHASE_ASSEMBLING) {
-		admission_release(&w->b->admission, slot->tokens);
+		admission_release(&w->b->admission, &slot->ticket, 0, clock_now_ns());
 		set_pending(w, -1);
 	}
 	free_message(slot->message);
@@ -100,7 +112,8 @@ static void hand_on(struct worker *w, struct lanes_entry *lane, struct queue_mes
 }
 
 /* Ends a request before it began. */
-static void refuse(struct worker *w, struct lanes_entry *lane, struct intake_slot *slot, uint16_t index, enum status status)
+static void refuse_until(struct worker *w, struct lanes_entry *lane, struct intake_slot *slot, uint16_t index, enum status status,
+    uint32_t retry)
 {
 	struct queue_message *message = calloc(1, sizeof *message);
 
@@ -117,8 +130,13 @@ static void refuse(struct worker *w, struct lanes_entry *lane, struct intake_slo
 	message->generation = slot->generation;
 	message->slot = index;
 	message->status = status;
-	message->retry_after_s = status == STATUS_FULL || status == STATUS_UNAVAILABLE ? admission_retry_after(&w->b->admission) : 0;
+	message->retry_after_s = retry ? retry : status == STATUS_UNAVAILABLE ? admission_retry_after(&w->b->admission, 0) : 0;
 	hand_on(w, lane, message);
+}
+
+static void refuse(struct worker *w, struct lanes_entry *lane, struct intake_slot *slot, uint16_t index, enum status status)
+{
+	refuse_until(w, lane, slot, index, status, 0);
 }
 
 static void invalid(struct worker *w) { metrics_add(&w->b->metrics, METRIC_records_invalid_total, 1); }
@@ -137,10 +155,14 @@ static void reply(struct worker *w, struct lanes_entry *lane, uint16_t slot, uin
     uint32_t value)
 {
 	lane_batcher_reply(&lane->lane, slot, generation, kind, value);
-	if (kind == LANE_REPLY_REJECT)
-		metrics_add(&w->b->metrics, METRIC_requests_rejected_total, 1);
 	if (lane_batcher_take_waiting(&lane->lane))
 		notifier_wake_one(&w->b->notifier, lane->index);
+}
+
+bool intake_check_reserve(const struct wire_reserve *r)
+{
+	return r->priority >= -WIRE_PRIORITY_MAX && r->priority <= WIRE_PRIORITY_MAX && r->choices >= 1 &&
+	    r->choices <= WIRE_CHOICES_MAX && r->reserved == 0 && r->reserved2 == 0;
 }
 
 static void on_reserve(struct worker *w, struct lanes_entry *lane, const struct wire_reserve *r)
@@ -156,13 +178,26 @@ static void on_reserve(struct worker *w, struct lanes_entry *lane, const struct 
 		return;
 	}
 	begin(w, slot, r->generation, r->req);
-	if (batcher_phase(w->b) != BATCHER_READY) {
-		slot->phase = PHASE_DONE;
-		reply(w, lane, r->slot, r->generation, LANE_REPLY_REJECT, admission_retry_after(&w->b->admission));
+	if (!intake_check_reserve(r)) {
+		invalid(w);
+		refuse(w, lane, slot, r->slot, STATUS_INVALID);
 		return;
 	}
-	slot->tokens = r->prompt_bytes / ADMISSION_BYTES_PER_TOKEN + (uint64_t)r->max_tokens;
-	kind = admission_reserve(&w->b->admission, slot->tokens, &value);
+	if (batcher_phase(w->b) != BATCHER_READY) {
+		slot->phase = PHASE_DONE;
+		reply(w, lane, r->slot, r->generation, LANE_REPLY_REJECT, admission_reject(&w->b->admission, STATUS_UNAVAILABLE));
+		return;
+	}
+	slot->priority = r->priority;
+	slot->ask = (struct admission_ask){
+		.key = r->key,
+		.key_requests = r->key_requests,
+		.key_tokens = r->key_tokens,
+		.prompt_tokens = r->prompt_bytes / ADMISSION_BYTES_PER_TOKEN,
+		.max_tokens = r->max_tokens,
+		.choices = r->choices,
+	};
+	kind = admission_reserve(&w->b->admission, &slot->ask, slot->since_ns, &slot->ticket, &value);
 	if (kind == LANE_REPLY_REJECT) {
 		slot->phase = PHASE_DONE;
 	} else {
@@ -176,11 +211,17 @@ static bool in_range(float value, float min, float max) { return isfinite(value)
 
 enum status intake_check_submit(const struct wire_submit *s, uint32_t vocab, uint32_t max_context)
 {
-	if (s->choices != 1)
-		return STATUS_UNSUPPORTED;
+	if (s->choices == 0 || s->choices > WIRE_CHOICES_MAX)
+		return STATUS_INVALID;
 	if (s->flags & ~(uint32_t)WIRE_FLAG_ALL || s->reserved != 0 || s->prompt_tokens == 0 ||
+	    s->priority < -WIRE_PRIORITY_MAX || s->priority > WIRE_PRIORITY_MAX ||
 	    s->prompt_tokens > WIRE_PROMPT_TOKENS_MAX || !in_range(s->temperature, 0, 100) || !in_range(s->top_p, 0, 1) ||
 	    !in_range(s->min_p, 0, 1) || s->top_p == 0 || s->top_k < 0 || (uint32_t)s->top_k > vocab)
+		return STATUS_INVALID;
+	if (!in_range(s->repetition, 0, PENALTY_MAX) || !in_range(s->presence, -PENALTY_MAX, PENALTY_MAX) ||
+	    !in_range(s->frequency, -PENALTY_MAX, PENALTY_MAX) || s->logprobs > WIRE_TOP_MAX + 1 ||
+	    s->bias_count > WIRE_BIAS_MAX || s->stop_count > WIRE_STOP_IDS_MAX || s->allowed_count > WIRE_ALLOWED_IDS_MAX ||
+	    s->think_open_count > WIRE_THINK_IDS_MAX || s->think_close_count > WIRE_THINK_IDS_MAX)
 		return STATUS_INVALID;
 	if (s->prompt_tokens >= max_context || s->max_tokens > max_context - s->prompt_tokens)
 		return STATUS_CONTEXT_LENGTH;
@@ -205,7 +246,13 @@ static struct queue_message *make_message(struct lanes_entry *lane, const struct
 		.max_tokens = s->max_tokens,
 		.ignore_eos = s->flags & WIRE_FLAG_IGNORE_EOS,
 		.deadline_ns = s->deadline_ns,
-		.sampling = { .temperature = s->temperature, .top_p = s->top_p, .min_p = s->min_p, .top_k = s->top_k, .seed = s->seed },
+		.key = s->key,
+		.priority = s->priority,
+		.choices = s->choices,
+		.sampling = { .temperature = s->temperature, .top_p = s->top_p, .min_p = s->min_p, .top_k = s->top_k, .seed = s->seed,
+			.repetition = s->repetition, .presence = s->presence, .frequency = s->frequency, .min_tokens = s->min_tokens,
+			.logprobs = s->logprobs },
+		.lists.think_budget = s->think_budget,
 	};
 	if (!message->request.prompt) {
 		free(message);
@@ -214,16 +261,19 @@ static struct queue_message *make_message(struct lanes_entry *lane, const struct
 	return message;
 }
 
-/* Finds a place for a SUBMIT without a RESERVE. */
-static enum status reserve_late(struct worker *w, struct intake_slot *slot)
+/* Finds a place for a SUBMIT without a RESERVE, which no front of ours sends: its key has no limits here. */
+static enum status reserve_late(struct worker *w, struct intake_slot *slot, const struct wire_submit *s, uint32_t *ret_retry)
 {
 	uint32_t value;
 
 	if (batcher_phase(w->b) != BATCHER_READY)
 		return STATUS_UNAVAILABLE;
-	if (admission_reserve(&w->b->admission, 0, &value) == LANE_REPLY_REJECT)
-		return STATUS_FULL;
-	slot->tokens = 0;
+	slot->priority = s->priority;
+	slot->ask = (struct admission_ask){ .key = s->key, .max_tokens = s->max_tokens, .choices = s->choices };
+	if (admission_reserve(&w->b->admission, &slot->ask, slot->since_ns, &slot->ticket, &value) == LANE_REPLY_REJECT) {
+		*ret_retry = lane_rejection_seconds(value);
+		return lane_rejection_status(value);
+	}
 	slot->phase = PHASE_RESERVED;
 	set_pending(w, 1);
 	return STATUS_OK;
@@ -233,12 +283,13 @@ static void on_submit(struct worker *w, struct lanes_entry *lane, const struct w
 {
 	struct intake_slot *slot = &lane->slots[s->slot];
 	enum status         status = STATUS_OK;
-	uint64_t            tokens;
+	uint32_t            retry = 0;
 
 	if (slot->generation != s->generation) {
 		begin(w, slot, s->generation, s->req);
-		status = reserve_late(w, slot);
-	} else if (slot->phase != PHASE_RESERVED || slot->req != s->req) {
+		status = reserve_late(w, slot, s, &retry);
+	} else if (slot->phase != PHASE_RESERVED || slot->req != s->req || slot->ask.key != s->key ||
+	    slot->priority != s->priority || slot->ask.choices != s->choices) {
 		invalid(w); /* twice, or another request than the one reserved */
 		if (slot->phase != PHASE_DONE)
 			refuse(w, lane, slot, s->slot, STATUS_INVALID);
@@ -252,12 +303,19 @@ static void on_submit(struct worker *w, struct lanes_entry *lane, const struct w
 	if (!status && !(slot->message = make_message(lane, s)))
 		status = STATUS_NOMEM;
 	if (status) {
-		refuse(w, lane, slot, s->slot, status);
+		refuse_until(w, lane, slot, s->slot, status, retry);
 		return;
 	}
-	tokens = s->max_tokens ? (uint64_t)s->prompt_tokens + s->max_tokens : w->b->model.max_context;
-	admission_correct(&w->b->admission, slot->tokens, tokens);
-	slot->tokens = slot->message->tokens = tokens;
+	slot->ask.prompt_tokens = s->prompt_tokens;
+	slot->ask.max_tokens = s->max_tokens;
+	admission_correct(&w->b->admission, &slot->ask, clock_now_ns(), &slot->ticket);
+	slot->message->ticket = slot->ticket;
+	slot->message->arrival_ns = slot->since_ns;
+	slot->lists[WIRE_LIST_BIAS] = s->bias_count;
+	slot->lists[WIRE_LIST_STOP_IDS] = s->stop_count;
+	slot->lists[WIRE_LIST_ALLOWED_IDS] = s->allowed_count;
+	slot->lists[WIRE_LIST_THINK_OPEN] = s->think_open_count;
+	slot->lists[WIRE_LIST_THINK_CLOSE] = s->think_close_count;
 	slot->phase = PHASE_ASSEMBLING;
 }
 
@@ -267,6 +325,84 @@ static bool ids_valid(const int32_t *ids, uint32_t count, uint32_t vocab)
 		if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)
 			return false;
 	return true;
+}
+
+/* The biases of a LIST record; each id once, in rising order. */
+static bool biases_valid(const struct sample_bias *bias, uint32_t count, uint32_t vocab)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (!ids_valid(&bias[i].id, 1, vocab) || !in_range(bias[i].add, -PENALTY_MAX, PENALTY_MAX) ||
+		    (i > 0 && bias[i].id <= bias[i - 1].id))
+			return false;
+	return true;
+}
+
+/* A copy of the COUNT words of a list, in its place in LISTS. */
+static enum status keep_list(struct engine_lists *lists, enum wire_list_kind kind, const void *words, uint32_t count,
+    uint32_t vocab)
+{
+	bool  biases = kind == WIRE_LIST_BIAS;
+	void *copy;
+
+	if (biases ? !biases_valid(words, count / 2, vocab) : !ids_valid(words, count, vocab))
+		return STATUS_INVALID;
+	copy = malloc(count * sizeof(uint32_t));
+	if (!copy)
+		return STATUS_NOMEM;
+	memcpy(copy, words, count * sizeof(uint32_t));
+	switch (kind) {
+	case WIRE_LIST_BIAS:
+		lists->bias = copy;
+		lists->bias_count = count / 2;
+		break;
+	case WIRE_LIST_STOP_IDS:
+		lists->stop_ids = copy;
+		lists->stop_count = count;
+		break;
+	case WIRE_LIST_ALLOWED_IDS:
+		lists->allowed_ids = copy;
+		lists->allowed_count = count;
+		break;
+	case WIRE_LIST_THINK_OPEN:
+		lists->think_open = copy;
+		lists->think_open_count = count;
+		break;
+	default:
+		lists->think_close = copy;
+		lists->think_close_count = count;
+	}
+	return STATUS_OK;
+}
+
+static void on_list(struct worker *w, struct lanes_entry *lane, const struct wire_list *l, const void *words)
+{
+	struct intake_slot *slot = &lane->slots[l->slot];
+	enum status         status;
+
+	if (slot->generation == l->generation && slot->phase == PHASE_DONE)
+		return; /* the rest of what was refused */
+	if (slot->generation != l->generation || slot->phase != PHASE_ASSEMBLING || l->req != slot->req || slot->received > 0 ||
+	    l->count != slot->lists[l->kind] * (l->kind == WIRE_LIST_BIAS ? 2u : 1u)) {
+		invalid(w);
+		if (slot->generation != l->generation)
+			begin(w, slot, l->generation, l->req);
+		refuse(w, lane, slot, l->slot, STATUS_INVALID);
+		return;
+	}
+	status = keep_list(&slot->message->request.lists, (enum wire_list_kind)l->kind, words, l->count, w->b->model.vocab);
+	slot->lists[l->kind] = 0;
+	if (status == STATUS_INVALID)
+		invalid(w);
+	if (status)
+		refuse(w, lane, slot, l->slot, status);
+}
+
+static bool lists_are_missing(const struct intake_slot *slot)
+{
+	for (unsigned i = 0; i < WIRE_LIST_COUNT; i++)
+		if (slot->lists[i] > 0)
+			return true;
+	return false;
 }
 
 static void on_tokens(struct worker *w, struct lanes_entry *lane, const struct wire_tokens *t, const int32_t *ids)
@@ -284,7 +420,7 @@ static void on_tokens(struct worker *w, struct lanes_entry *lane, const struct w
 		return;
 	}
 	request = &slot->message->request;
-	if (t->req != slot->req || t->reserved != 0 || t->offset != slot->received || t->count == 0 ||
+	if (t->req != slot->req || t->reserved != 0 || lists_are_missing(slot) || t->offset != slot->received || t->count == 0 ||
 	    t->count > request->prompt_tokens - slot->received || !ids_valid(ids, t->count, w->b->model.vocab)) {
 		invalid(w);
 		refuse(w, lane, slot, t->slot, STATUS_INVALID);
@@ -312,6 +448,10 @@ static void on_record(struct worker *w, struct lanes_entry *lane)
 	case WIRE_SUBMIT:
 		if (current(lane, r->submit.slot, r->submit.generation))
 			on_submit(w, lane, &r->submit);
+		return;
+	case WIRE_LIST:
+		if (current(lane, r->list.slot, r->list.generation))
+			on_list(w, lane, &r->list, r->bytes + sizeof r->list);
 		return;
 	case WIRE_TOKENS:
 		if (current(lane, r->tokens.slot, r->tokens.generation))

@@ -28,6 +28,8 @@ struct intake {
 enum status intake_start(struct intake *intake, struct batcher *batcher, struct error *error);
 void        intake_stop(struct intake *intake);
 
+/* The ranges of a RESERVE.  Pure. */
+bool        intake_check_reserve(const struct wire_reserve *reserve);
 /* The ranges of a SUBMIT, for VOCAB ids and MAX_CONTEXT tokens.  Pure. */
 enum status intake_check_submit(const struct wire_submit *submit, uint32_t vocab, uint32_t max_context);
 

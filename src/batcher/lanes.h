@@ -41,6 +41,7 @@ struct lanes_entry {
 	struct intake_slot  *slots;  /* intake's, [slot_count] */
 	bool                 held;   /* control's: a connection points here, even if the lane is gone by now */
 	uint32_t             active; /* step's: requests not yet ended */
+	uint32_t             answer_bytes; /* step's: what their choices may want in the ring */
 	bool                 gone;   /* step's: the farewell has come */
 	struct queue_message farewell;
 };

@@ -9,13 +9,17 @@
 #include "model/plugin.h"
 #include "vocab/vocab.h"
 
+enum loader_stage { LOADER_VOCAB, LOADER_BACKEND, LOADER_WEIGHTS, LOADER_STAGES };
+
 /* Owned parts, in the order of their making; each needs those before it. */
 struct loader {
-	struct model_source source;
+	struct model_source source; /* while loading */
 	struct vocab   *vocab;
 	struct plugin  *plugin;
 	struct backend *backend;
+	const char     *dtype;   /* that a loadable backend was asked for; "": its own choice; NULL: it has none */
 	struct model   *model;
+	uint64_t        stage_ns[LOADER_STAGES]; /* what each took; files are opened in the first */
 };
 
 /* Loads what [model] and [batcher] of CONF name.  BACKEND_OBJECTS is the directory of loadable backends. */

@@ -1,6 +1,6 @@
 # penstockd: everything but main is a library, so that tests can reach its parts.
 noinst_LIBRARIES += libbatcher.a
-libbatcher_a_SOURCES = src/batcher/admission.c src/batcher/admission.h src/batcher/batcher.c src/batcher/batcher.h \
+libbatcher_a_SOURCES = src/batcher/accounts.c src/batcher/accounts.h src/batcher/admission.c src/batcher/admission.h src/batcher/batcher.c src/batcher/batcher.h \
 	src/batcher/intake.c src/batcher/intake.h src/batcher/lanes.c src/batcher/lanes.h \
 	src/batcher/loader.c src/batcher/loader.h src/batcher/notifier.c src/batcher/notifier.h \
 	src/batcher/queue.c src/batcher/queue.h src/batcher/server.c src/batcher/server.h \
@@ -23,4 +23,12 @@ tests_unit_test_batcher_SOURCES = tests/unit/test_batcher.c tests/support/daemon
 tests_unit_test_batcher_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 tests_unit_test_batcher_CFLAGS = $(UNIT_CFLAGS)
 tests_unit_test_batcher_LDADD = $(BATCHER_LIBS) $(UNIT_LIBS)
+
+check_PROGRAMS += tests/unit/test_admission
+TESTS += tests/unit/test_admission
+tests_unit_test_admission_SOURCES = tests/unit/test_admission.c tests/support/daemon.c tests/support/daemon.h \
+	tests/support/lane_client.c tests/support/lane_client.h
+tests_unit_test_admission_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+tests_unit_test_admission_CFLAGS = $(UNIT_CFLAGS)
+tests_unit_test_admission_LDADD = $(BATCHER_LIBS) $(UNIT_LIBS)
 endif

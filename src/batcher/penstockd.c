@@ -53,6 +53,7 @@ int main(int argc, char **argv)
 		.summary = "Serves a language model to penstock-front through shared memory.",
 		.default_conf = PENSTOCK_CONF,
 		.version = PACKAGE_VERSION,
+		.loads_model = true,
 	};
 	struct conf         conf;
 	struct error        error;

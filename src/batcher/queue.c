@@ -30,7 +30,7 @@ void queue_free(struct queue *queue)
 		next = m->next;
 		if (m->kind == QUEUE_FAREWELL) /* part of its lane's entry */
 			continue;
-		free(m->request.prompt);
+		engine_request_clear(&m->request);
 		free(m);
 	}
 	queue->first = queue->last = NULL;

@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_BATCHER_QUEUE_H
 #define PENSTOCK_BATCHER_QUEUE_H
 
+#include "batcher/admission.h"
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -30,7 +31,8 @@ struct queue_message {
 	uint16_t              slot;
 	enum status           status;        /* REFUSE */
 	uint32_t              retry_after_s; /* REFUSE, 0 = none */
-	uint64_t              tokens;        /* SUBMIT: counted in admission.tokens */
+	uint64_t              arrival_ns;    /* SUBMIT: of the reservation */
+	struct admission_ticket ticket;      /* SUBMIT */
 	struct engine_request request;       /* SUBMIT: owns its prompt */
 };
 

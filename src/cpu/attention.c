@@ -15,19 +15,31 @@
 #include "cpu/cpu.h"
 
 #include "base/checked.h"
+#include "base/floats.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PARTIAL_FLOATS = 1 << 21, ITEMS_PER_THREAD = 4, ROTATE_ALONE = 16 /* rows */ };
+enum { PARTIAL_FLOATS = 1 << 21, ITEMS_PER_THREAD = 4, ROTATE_ALONE = 2 /* rows */ };
 
 /* ---- KV pools ---- */
 
+/* Rows of KV_ROWS lie where keys do, one after the other. */
 static bool kv_sizes(const struct kv_group_desc *desc, uint32_t blocks, uint64_t *ret_keys, uint64_t *ret_values)
 {
-	uint64_t stride = ((uint64_t)desc->block_size + 7) / 8 * 8, rows;
+	uint64_t stride = ((uint64_t)desc->block_size + KV_KEYS - 1) / KV_KEYS * KV_KEYS, rows;
 
+	if (desc->type != KV_FLOAT)
+		return checked_mul_u64((uint64_t)desc->layers * desc->kv_heads, desc->head_dim + sizeof(float), &rows) &&
+		       checked_mul_u64(rows, desc->block_size, &rows) && checked_mul_u64(rows, blocks, ret_keys) &&
+		       checked_mul_u64(rows, blocks, ret_values);
+
+	if (desc->kind == KV_ROWS) {
+		*ret_values = 0;
+		return checked_mul_u64((uint64_t)desc->layers * desc->block_size, sizeof(float), &rows) &&
+		       checked_mul_u64(rows, desc->head_dim, &rows) && checked_mul_u64(rows, blocks, ret_keys);
+	}
 	return checked_mul_u64((uint64_t)desc->layers * desc->kv_heads, sizeof(float), &rows) &&
 	       checked_mul_u64(rows, desc->head_dim, &rows) && checked_mul_u64(rows, blocks, &rows) &&
 	       checked_mul_u64(rows, stride, ret_keys) && checked_mul_u64(rows, desc->block_size, ret_values);
@@ -46,6 +58,7 @@ enum status cpu_kv_alloc(struct backend *b, uint32_t group, const struct kv_grou
 	struct cpu_backend *cpu = (struct cpu_backend *)b;
 	struct cpu_kv       kv = { .desc = *desc };
 	uint64_t            keys, values;
+	unsigned            threads = team_threads(cpu->team);
 
 	if (group >= BACKEND_KV_GROUPS_MAX || cpu->kv[group].keys)
 		return error_set(error, STATUS_INVALID, "KV group %u is taken or outside 0…%d", group,
@@ -53,20 +66,28 @@ enum status cpu_kv_alloc(struct backend *b, uint32_t group, const struct kv_grou
 	if (desc->block_size < 1 || desc->block_size > ATTENTION_CHUNK || ATTENTION_CHUNK % desc->block_size)
 		return error_set(error, STATUS_INVALID, "block_size = %u: the CPU backend needs a power of two up to %d",
 		    desc->block_size, ATTENTION_CHUNK);
-	if (desc->layers < 1 || desc->kv_heads < 1 || desc->head_dim < 1 || desc->head_dim > CPU_HEAD_DIM_MAX ||
-	    desc->blocks < 1)
+	if (desc->layers < 1 || desc->kv_heads < 1 || desc->head_dim < 1 ||
+	    desc->head_dim > (desc->kind == KV_ROWS ? CPU_LATENT_MAX : CPU_HEAD_DIM_MAX) || desc->blocks < 1 ||
+	    (desc->kind == KV_ROWS && desc->kv_heads != 1))
 		return error_set(error, STATUS_INVALID,
 		    "KV group of %u layers, %u heads of %u, %u blocks: all must be positive, heads ≤ %d",
 		    desc->layers, desc->kv_heads, desc->head_dim, desc->blocks, CPU_HEAD_DIM_MAX);
+	if (desc->kind == KV_ROWS && desc->type != KV_FLOAT)
+		return error_set(error, STATUS_UNSUPPORTED, "KV group %u: rows for all heads are kept in float32", group);
 	if ((uint64_t)desc->blocks * desc->block_size > INT32_MAX || !kv_sizes(desc, desc->blocks, &keys, &values))
 		return error_set(error, STATUS_LIMIT, "%u blocks of %u tokens are more than slots can number", desc->blocks,
 		    desc->block_size);
-	kv.key_stride = (desc->block_size + 7) / 8 * 8;
+	kv.key_stride = (desc->block_size + KV_KEYS - 1) / KV_KEYS * KV_KEYS;
 	kv.key_bytes = keys;
 	kv.value_bytes = values;
-	kv.keys = cpu_pages_alloc(keys, true);
-	kv.values = kv.keys ? cpu_pages_alloc(values, true) : NULL;
-	if (!kv.values) {
+	kv.keys = cpu_pages_alloc(keys, cpu->prefault);
+	kv.values = kv.keys && values ? cpu_pages_alloc(values, cpu->prefault) : NULL;
+	if (desc->type != KV_FLOAT) {
+		kv.decoded_floats = (size_t)desc->head_dim * (ATTENTION_CHUNK / desc->block_size * kv.key_stride + ATTENTION_CHUNK);
+		kv.decoded_bytes = threads * kv.decoded_floats * sizeof(float);
+		kv.decoded = kv.keys ? cpu_pages_alloc(kv.decoded_bytes, cpu->prefault) : NULL;
+	}
+	if (!kv.keys || (values && !kv.values) || (kv.decoded_bytes && !kv.decoded)) {
 		cpu_kv_free(&kv);
 		return error_set(error, STATUS_NOMEM, "out of memory for a KV cache of %llu bytes",
 		    (unsigned long long)(keys + values));
@@ -79,20 +100,91 @@ void cpu_kv_free(struct cpu_kv *kv)
 {
 	cpu_pages_free(kv->keys, kv->key_bytes);
 	cpu_pages_free(kv->values, kv->value_bytes);
-	kv->keys = kv->values = NULL;
+	cpu_pages_free(kv->decoded, kv->decoded_bytes);
+	kv->keys = kv->values = kv->decoded = NULL;
 }
 
 /* [head_dim][key_stride] and [block_size][head_dim] of one block, layer and head. */
 static inline float *kv_keys(const struct cpu_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-	size_t index = ((size_t)layer * kv->desc.blocks + block) * kv->desc.kv_heads + head;
+	size_t index = ((size_t)block * kv->desc.layers + layer) * kv->desc.kv_heads + head;
 	return kv->keys + index * kv->desc.head_dim * kv->key_stride;
 }
 
 static inline float *kv_values(const struct cpu_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-	size_t index = ((size_t)layer * kv->desc.blocks + block) * kv->desc.kv_heads + head;
+	size_t index = ((size_t)block * kv->desc.layers + layer) * kv->desc.kv_heads + head;
 	return kv->values + index * kv->desc.head_dim * kv->desc.block_size;
+}
+
+/* ---- One byte each ---- */
+
+/* Scales and bytes of one block, layer and head in POOL. */
+static inline uint8_t *kv_narrow(const struct cpu_kv *kv, float *pool, uint32_t layer, uint32_t block, uint32_t head)
+{
+	size_t index = ((size_t)block * kv->desc.layers + layer) * kv->desc.kv_heads + head;
+	return (uint8_t *)pool + index * kv->desc.block_size * (kv->desc.head_dim + sizeof(float));
+}
+
+/* X [head_dim] to place OFFSET of UNIT.  A scale that is no number keeps what is none. */
+static void narrow_write(const struct cpu_kv *kv, uint8_t *unit, uint32_t offset, const float *x)
+{
+	uint32_t dim = kv->desc.head_dim;
+	bool     f8 = kv->desc.type == KV_F8;
+	uint8_t *to = unit + kv->desc.block_size * sizeof(float) + (size_t)offset * dim;
+	float    largest = 0, none = 0, scale;
+
+	for (uint32_t d = 0; d < dim; d++) {
+		largest = fmaxf(largest, fabsf(x[d]));
+		none += x[d] - x[d];
+	}
+	scale = none == 0 ? largest / (f8 ? 448.0f : 127.0f) : NAN;
+	memcpy(unit + offset * sizeof(float), &scale, sizeof scale);
+	for (uint32_t d = 0; d < dim; d++) {
+		float value = scale > 0 ? x[d] / scale : 1;
+
+		if (f8)
+			to[d] = floats_to_e4m3(value);
+		else
+			to[d] = (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
+	}
+}
+
+/* Of e4m3 without NaN: its bits as those of a float32 are the value times 2⁻¹²⁰. */
+static inline float narrow_value(bool f8, uint8_t byte)
+{
+	if (f8)
+		return floats_from_bits((uint32_t)(byte & 0x80) << 24 | (uint32_t)(byte & 0x7f) << 20) * 0x1p120f;
+	return (float)(int8_t)byte;
+}
+
+/* COUNT keys of a unit to [head_dim][key_stride], or values to [count][head_dim]. */
+static void narrow_read(const struct cpu_kv *kv, const uint8_t *unit, uint32_t count, bool keys, float *ret)
+{
+	uint32_t       dim = kv->desc.head_dim;
+	bool           f8 = kv->desc.type == KV_F8;
+	const uint8_t *from = unit + kv->desc.block_size * sizeof(float);
+	size_t         by_token = keys ? 1 : dim, by_dim = keys ? kv->key_stride : 1;
+
+	for (uint32_t t = 0; t < count; t++) {
+		float scale;
+
+		memcpy(&scale, unit + t * sizeof scale, sizeof scale);
+		for (uint32_t d = 0; d < dim; d++)
+			ret[t * by_token + d * by_dim] = narrow_value(f8, from[(size_t)t * dim + d]) * scale;
+	}
+}
+
+float *cpu_kv_row(const struct cpu_kv *kv, uint32_t layer, uint32_t block, uint32_t offset)
+{
+	return kv->keys + (((size_t)block * kv->desc.layers + layer) * kv->desc.block_size + offset) * kv->desc.head_dim;
+}
+
+const struct cpu_kv *cpu_kv_of(const struct cpu_backend *cpu, uint32_t group, uint32_t layer, enum kv_kind kind)
+{
+	const struct cpu_kv *kv = group < BACKEND_KV_GROUPS_MAX ? &cpu->kv[group] : NULL;
+
+	return kv && kv->keys && kv->desc.kind == kind && layer < kv->desc.layers ? kv : NULL;
 }
 
 enum status cpu_kv_copy(struct backend *b, uint32_t group, const int32_t *from, const int32_t *to, uint32_t count)
@@ -104,15 +196,17 @@ enum status cpu_kv_copy(struct backend *b, uint32_t group, const int32_t *from, 
 	if (group >= BACKEND_KV_GROUPS_MAX || !cpu->kv[group].keys)
 		return STATUS_INVALID;
 	kv = &cpu->kv[group];
-	keys = (size_t)kv->desc.kv_heads * kv->desc.head_dim * kv->key_stride * sizeof(float);
-	values = (size_t)kv->desc.kv_heads * kv->desc.head_dim * kv->desc.block_size * sizeof(float);
+	keys = kv->key_bytes / kv->desc.blocks;
+	values = kv->value_bytes / kv->desc.blocks;
 	for (uint32_t i = 0; i < count; i++)
 		if ((uint32_t)from[i] >= kv->desc.blocks || (uint32_t)to[i] >= kv->desc.blocks)
 			return STATUS_INVALID;
 	for (uint32_t i = 0; i < count; i++) {
-		for (uint32_t layer = 0; layer < kv->desc.layers && from[i] != to[i]; layer++) {
-			memcpy(kv_keys(kv, layer, (uint32_t)to[i], 0), kv_keys(kv, layer, (uint32_t)from[i], 0), keys);
-			memcpy(kv_values(kv, layer, (uint32_t)to[i], 0), kv_values(kv, layer, (uint32_t)from[i], 0), values);
+		if (from[i] != to[i]) {
+			memcpy((uint8_t *)kv->keys + (uint32_t)to[i] * keys, (uint8_t *)kv->keys + (uint32_t)from[i] * keys, keys);
+			if (values)
+				memcpy((uint8_t *)kv->values + (uint32_t)to[i] * values, (uint8_t *)kv->values + (uint32_t)from[i] * values,
+				    values);
 		}
 	}
 	return STATUS_OK;
@@ -148,6 +242,24 @@ static void rotation_rows(void *context, unsigned thread, uint32_t first, uint32
 	}
 }
 
+static bool same_rotation(const struct rope_desc *a, const struct rope_desc *b)
+{
+	return a->frequencies == b->frequencies && a->dims == b->dims && a->scale == b->scale;
+}
+
+enum status cpu_rotation(struct cpu_backend *cpu, const struct rope_desc *rope)
+{
+	struct rotate_job job = { .cpu = cpu, .rope = rope };
+
+	if (rope->dims % 2 || rope->dims > cpu->scratch.limits.head_dim)
+		return STATUS_INVALID;
+	if (same_rotation(&cpu->rotation_of, rope))
+		return STATUS_OK;
+	team_run(cpu->team, rotation_rows, &job, cpu->batch->rows);
+	cpu->rotation_of = *rope;
+	return STATUS_OK;
+}
+
 static void rotate_head(float *head, const float *cosines, uint32_t dims, enum rope_style style)
 {
 	uint32_t     pairs = dims / 2;
@@ -160,6 +272,11 @@ static void rotate_head(float *head, const float *cosines, uint32_t dims, enum r
 		head[i * step] = a * cosines[i] - b * sines[i];
 		head[i * step + apart] = b * cosines[i] + a * sines[i];
 	}
+}
+
+void cpu_rotate(const struct cpu_backend *cpu, uint32_t row, const struct rope_desc *rope, float *head)
+{
+	rotate_head(head, cpu->scratch.rotation + (size_t)row * cpu->scratch.limits.head_dim, rope->dims, rope->style);
 }
 
 static void rotate_rows(void *context, unsigned thread, uint32_t first, uint32_t count)
@@ -179,18 +296,20 @@ static void rotate_rows(void *context, unsigned thread, uint32_t first, uint32_t
 		for (uint32_t h = 0; job->rope && h < job->q_heads + kv_heads; h++)
 			rotate_head(q + (size_t)h * dim, cosines, job->rope->dims, job->rope->style);
 		for (uint32_t h = 0; slot >= 0 && h < kv_heads; h++) {
-			float *keys = kv_keys(kv, job->layer, block, h) + offset;
+			float *keys;
+
+			if (kv->desc.type != KV_FLOAT) {
+				narrow_write(kv, kv_narrow(kv, kv->keys, job->layer, block, h), offset, k + (size_t)h * dim);
+				narrow_write(kv, kv_narrow(kv, kv->values, job->layer, block, h), offset, v + (size_t)h * dim);
+				continue;
+			}
+			keys = kv_keys(kv, job->layer, block, h) + offset;
 
 			for (uint32_t d = 0; d < dim; d++)
 				keys[(size_t)d * kv->key_stride] = k[(size_t)h * dim + d];
 			memcpy(kv_values(kv, job->layer, block, h) + (size_t)offset * dim, v + (size_t)h * dim, dim * sizeof *v);
 		}
 	}
-}
-
-static bool same_rotation(const struct rope_desc *a, const struct rope_desc *b)
-{
-	return a->frequencies == b->frequencies && a->dims == b->dims && a->scale == b->scale;
 }
 
 enum status cpu_rope_kv_write(struct backend *b, struct activation *qkv, uint32_t group, uint32_t layer,
@@ -201,20 +320,15 @@ enum status cpu_rope_kv_write(struct backend *b, struct activation *qkv, uint32_
 	    .q_heads = q_heads };
 	uint32_t            rows;
 
-	if (!cpu->batch || group >= BACKEND_KV_GROUPS_MAX || !cpu->kv[group].keys)
+	if (!cpu->batch || !(job.kv = cpu_kv_of(cpu, group, layer, KV_PAIRS)))
 		return STATUS_INVALID;
-	job.kv = &cpu->kv[group];
 	job.slots = cpu->batch->kv_slots[group];
 	rows = cpu->batch->rows;
-	if (rope && (rope->dims > job.kv->desc.head_dim || rope->dims % 2 || rope->dims > cpu->scratch.limits.head_dim))
-		return STATUS_INVALID;
-	if (layer >= job.kv->desc.layers || rows > qkv->rows ||
+	if ((rope && rope->dims > job.kv->desc.head_dim) || rows > qkv->rows ||
 	    qkv->width != ((uint64_t)q_heads + 2 * job.kv->desc.kv_heads) * job.kv->desc.head_dim)
 		return STATUS_INVALID;
-	if (rope && !same_rotation(&cpu->rotation_of, rope)) {
-		team_run(cpu->team, rotation_rows, &job, rows);
-		cpu->rotation_of = *rope;
-	}
+	if (rope && cpu_rotation(cpu, rope))
+		return STATUS_INVALID;
 	if (rows <= ROTATE_ALONE)
 		rotate_rows(&job, 0, 0, rows);
 	else
@@ -238,9 +352,9 @@ struct attention_job {
 /* What a row and head know after some chunks: [max, sum, o[head_dim]]. */
 static inline size_t partial_floats(uint32_t head_dim) { return (size_t)head_dim + 2; }
 
-/* Scratch of a thread: scores of ATTENTION_HEADS heads (a block's keys are read eight at a time, so the last register
+/* Scratch of a thread: scores of ATTENTION_HEADS heads (a block's keys are read KV_KEYS at a time, so the last register
  * may reach past the chunk), then a state for each row and head of a pass, then one chunk's. */
-enum { SCORE_FLOATS = ATTENTION_CHUNK + 16 };
+enum { SCORE_FLOATS = ATTENTION_CHUNK + KV_KEYS };
 
 size_t cpu_attention_thread_floats(uint32_t head_dim)
 {
@@ -257,9 +371,50 @@ static inline uint32_t row_tokens(const struct attention_job *job, const struct 
 	return job->full ? sequence->context : sequence->context - sequence->rows + (row - sequence->first_row) + 1;
 }
 
-/* One chunk for one row and HEADS heads: state[h] = (max, sum, o). */
-static void attend_chunk(const struct attention_job *job, const struct attention_item *item, uint32_t row,
-    uint32_t head, unsigned heads, uint32_t chunk, float *scores, float *const state[ATTENTION_HEADS])
+/* What ITEM's last row sees of a chunk, decoded for THREAD; NULL where keys and values are floats. */
+static const float *open_chunk(const struct attention_job *job, const struct attention_item *item, uint32_t chunk, unsigned thread)
+{
+	const struct cpu_kv         *kv = job->kv;
+	const struct batch_sequence *sequence = &job->cpu->batch->sequences[item->sequence];
+	uint32_t       dim = kv->desc.head_dim, size = kv->desc.block_size;
+	const int32_t *table = sequence->block_table[job->group] + chunk * (ATTENTION_CHUNK / size);
+	uint32_t       left = row_tokens(job, sequence, item->first_row + item->rows - 1) - chunk * ATTENTION_CHUNK;
+	uint32_t       tokens = left < ATTENTION_CHUNK ? left : ATTENTION_CHUNK;
+	float         *keys = kv->decoded + thread * kv->decoded_floats;
+	float         *values = keys + (size_t)ATTENTION_CHUNK / size * dim * kv->key_stride;
+
+	if (kv->desc.type == KV_FLOAT)
+		return NULL;
+	for (uint32_t at = 0; at < tokens; at += size) {
+		uint32_t block = (uint32_t)table[at / size], count = tokens - at < size ? tokens - at : size;
+
+		narrow_read(kv, kv_narrow(kv, kv->keys, job->layer, block, item->kv_head), count, true,
+		    keys + (size_t)at / size * dim * kv->key_stride);
+		narrow_read(kv, kv_narrow(kv, kv->values, job->layer, block, item->kv_head), count, false, values + (size_t)at * dim);
+	}
+	return keys;
+}
+
+/* Keys or values of block INDEX of a chunk. */
+static inline const float *block_keys(const struct attention_job *job, const struct attention_item *item, const float *decoded,
+    const int32_t *table, uint32_t index)
+{
+	return decoded ? decoded + (size_t)index * job->kv->desc.head_dim * job->kv->key_stride :
+	    kv_keys(job->kv, job->layer, (uint32_t)table[index], item->kv_head);
+}
+
+static inline const float *block_values(const struct attention_job *job, const struct attention_item *item, const float *decoded,
+    const int32_t *table, uint32_t index)
+{
+	const struct kv_group_desc *desc = &job->kv->desc;
+
+	return decoded ? decoded + (size_t)desc->head_dim * (ATTENTION_CHUNK / desc->block_size * job->kv->key_stride +
+	    index * desc->block_size) : kv_values(job->kv, job->layer, (uint32_t)table[index], item->kv_head);
+}
+
+/* One chunk, opened, for one row and HEADS heads: state[h] = (max, sum, o). */
+static void attend_chunk(const struct attention_job *job, const struct attention_item *item, uint32_t row, uint32_t head,
+    unsigned heads, uint32_t chunk, const float *decoded, float *scores, float *const state[ATTENTION_HEADS])
 {
 	const struct cpu_kv         *kv = job->kv;
 	const struct batch_sequence *sequence = &job->cpu->batch->sequences[item->sequence];
@@ -276,7 +431,7 @@ static void attend_chunk(const struct attention_job *job, const struct attention
 	for (uint32_t at = 0; at < tokens; at += size) {
 		for (unsigned h = 0; h < heads; h++)
 			score[h] = scores + h * SCORE_FLOATS + at;
-		kernels->scores(q, heads, kv_keys(kv, job->layer, (uint32_t)table[at / size], item->kv_head), kv->key_stride,
+		kernels->scores(q, heads, block_keys(job, item, decoded, table, at / size), kv->key_stride,
 		    tokens - at < size ? tokens - at : size, dim, score);
 	}
 	for (unsigned h = 0; h < heads; h++) {
@@ -290,7 +445,7 @@ static void attend_chunk(const struct attention_job *job, const struct attention
 
 		for (unsigned h = 0; h < heads; h++)
 			p[h] = score[h] + at;
-		kernels->values(p, heads, kv_values(kv, job->layer, (uint32_t)table[at / size], item->kv_head),
+		kernels->values(p, heads, block_values(job, item, decoded, table, at / size),
 		    tokens - at < size ? tokens - at : size, dim, o);
 	}
 }
@@ -338,6 +493,8 @@ static void attend_items(void *context, unsigned thread, uint32_t first, uint32_
 			unsigned heads = job->heads_per_kv - done < ATTENTION_HEADS ? job->heads_per_kv - done : ATTENTION_HEADS;
 
 			for (uint32_t chunk = 0; chunk < item->chunks; chunk++) {
+				const float *decoded = open_chunk(job, item, chunk, thread);
+
 				for (uint32_t r = 0; r < item->rows; r++) {
 					float *state[ATTENTION_HEADS] = { NULL };
 
@@ -345,7 +502,7 @@ static void attend_items(void *context, unsigned thread, uint32_t first, uint32_
 						continue;
 					for (unsigned h = 0; h < heads; h++)
 						state[h] = chunk == 0 ? states + (r * ATTENTION_HEADS + h) * floats : fresh + h * floats;
-					attend_chunk(job, item, item->first_row + r, head, heads, chunk, scores, state);
+					attend_chunk(job, item, item->first_row + r, head, heads, chunk, decoded, scores, state);
 					for (unsigned h = 0; chunk > 0 && h < heads; h++)
 						merge(states + (r * ATTENTION_HEADS + h) * floats, state[h], job->kv->desc.head_dim);
 				}
@@ -372,11 +529,13 @@ static void attend_chunks(void *context, unsigned thread, uint32_t first, uint32
 	const struct attention_item *item = job->cpu->scratch.items;
 
 	for (uint32_t i = first; i < first + count; i++) {
-		uint32_t chunk;
+		const float *decoded;
+		uint32_t     chunk;
 
 		while (i >= item->first_chunk + item->chunks)
 			item++;
 		chunk = i - item->first_chunk;
+		decoded = open_chunk(job, item, chunk, thread);
 		for (uint32_t r = 0; r < item->rows; r++) {
 			if (chunk >= row_chunks(job, item, item->first_row + r))
 				continue;
@@ -386,7 +545,7 @@ static void attend_chunks(void *context, unsigned thread, uint32_t first, uint32
 
 				for (unsigned h = 0; h < heads; h++)
 					state[h] = partial_at(job, item, r, done + h, chunk);
-				attend_chunk(job, item, item->first_row + r, item->kv_head * job->heads_per_kv + done, heads, chunk,
+				attend_chunk(job, item, item->first_row + r, item->kv_head * job->heads_per_kv + done, heads, chunk, decoded,
 				    job->cpu->scratch.threads[thread].attention, state);
 			}
 		}
@@ -460,10 +619,9 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 	uint32_t             chunks, threads = team_threads(cpu->team);
 	uint64_t             partial;
 
-	if (!cpu->batch || group >= BACKEND_KV_GROUPS_MAX || !cpu->kv[group].keys)
+	if (!cpu->batch || !(job.kv = cpu_kv_of(cpu, group, layer, KV_PAIRS)))
 		return STATUS_INVALID;
-	job.kv = &cpu->kv[group];
-	if (layer >= job.kv->desc.layers || q_heads % job.kv->desc.kv_heads || q_heads > cpu->scratch.limits.q_heads ||
+	if (q_heads % job.kv->desc.kv_heads || q_heads > cpu->scratch.limits.q_heads ||
 	    job.kv->desc.head_dim > cpu->scratch.limits.head_dim || cpu->batch->rows > qkv->rows ||
 	    cpu->batch->rows > y->rows || y->width != (uint64_t)q_heads * job.kv->desc.head_dim || qkv->width < y->width)
 		return STATUS_INVALID;

@@ -147,7 +147,7 @@ enum status cpu_read_pooled(struct backend *b, uint32_t index, float *ret, uint3
 {
 	struct cpu_backend *cpu = (struct cpu_backend *)b;
 
-	if (!cpu->batch || index >= cpu->batch->logit_row_count || width == 0 || width != cpu->pooled_width)
+	if (index >= cpu->wanted || width == 0 || width != cpu->pooled_width)
 		return STATUS_INVALID;
 	memcpy(ret, cpu->scratch.normed + (size_t)index * width, width * sizeof *ret);
 	return STATUS_OK;

@@ -1,11 +1,11 @@
 /* fmt_byte.c: owns weights of one byte with scales in a tensor of their own: float8 e4m3 and int8, weight = scale · q.
  *
- *      tile   layout (64 bytes) | groups of `layout.group` columns: ( scales: f32[32 rows] | q: byte[columns][32 rows] )
+ *      tile   layout (64 bytes) | groups of `layout.group` columns:
+ *             ( scales: f32[32 rows] | q: byte[columns][32 rows] )
  *
- * One scale per output or for the whole matrix makes one group; blocks of 128 × 128 make groups of 128 columns.  e4m3 has
- * two patterns that are not a number; a group of a row that holds one gets NaN for its scale, so that every sum over it
- * is NaN, as the file means it, without a test per value.
- */
+ * One scale per output or for the whole matrix makes one group; blocks of 128 × 128 make groups of 128 columns.  e4m3
+ * has two patterns that are not a number; a group of a row that holds one gets NaN for its scale, so that every sum
+ * over it is NaN, as the file means it, without a test per value. */
 #include "cpu/format.h"
 #include "model/weight.h"
 
@@ -95,7 +95,7 @@ static inline float value_i8(uint8_t bits) { return (int8_t)bits; }
 	const struct format format_##type = {                                                                        \
 		.name = label, .block_columns = 1, .block_bytes = 1, .group = FORMAT_GROUP_MAX, .scaled = true,      \
 		.layout_bytes = layout_bytes, .pack_from = pack_from, .expand = expand_##type, .row = row_##type,    \
-		.avx2_linear = FORMAT_AVX2(format_##type##_avx2),                                                    \
+		.linear = FORMAT_SIMD(format_##type),                                                    \
 	}
 
 BYTE_FORMAT(f8_e4m3, "F8_E4M3");

@@ -54,7 +54,7 @@ static inline float value_bf16(const uint8_t *tile, size_t at) { return floats_f
 	const struct format format_##type = {                                                                        \
 		.name = label, .block_columns = 1, .block_bytes = size, .group = FORMAT_GROUP_MAX, .scaled = false,  \
 		.tile_bytes = tile_bytes_##size, .pack = pack_##size, .expand = expand_##type, .row = row_##type,    \
-		.avx2_linear = FORMAT_AVX2(format_##type##_avx2),                                                    \
+		.linear = FORMAT_SIMD(format_##type),                                                    \
 	}
 
 FLOAT_FORMAT(f32, "F32", 4);

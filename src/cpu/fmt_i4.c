@@ -33,14 +33,17 @@ static void store_scale(uint8_t *scales, unsigned lane, const struct format_layo
 		memcpy(scales + 2 * lane, &half, 2);
 }
 
+/* Eight columns in their new order. */
 static void pack_words(uint8_t *words, const struct weight_desc *w, const uint32_t *order, uint64_t first_row,
     uint32_t rows, uint32_t column)
 {
 	uint32_t packed[FORMAT_TILE] = { 0 };
 	uint8_t  q[FORMAT_TILE];
 
-	for (uint32_t p = 0; p < 8 && column + p < w->columns; p++) {
-		weight_read_column(w, first_row, rows, order ? order[column + p] : column + p, q);
+	if (!order && column < w->columns)
+		weight_read_words(w, first_row, rows, column, packed);
+	for (uint32_t p = 0; order && p < 8 && column + p < w->columns; p++) {
+		weight_read_column(w, first_row, rows, order[column + p], q);
 		for (uint32_t i = 0; i < rows; i++)
 			packed[i] |= (uint32_t)q[i] << 4 * p;
 	}
@@ -119,5 +122,5 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 const struct format format_i4 = {
 	.name = "I4", .block_columns = 2, .block_bytes = 1, .group = FORMAT_GROUP_MAX, .scaled = true,
 	.layout_bytes = layout_bytes, .pack_from = pack_from, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_i4_avx2), .avx2_prescale = format_nibble_prescale,
+	.linear = FORMAT_SIMD(format_i4), .prescale = format_nibble_prescale, .limbs = { [CPU_ISA_AVX2] = true },
 };

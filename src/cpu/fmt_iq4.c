@@ -4,23 +4,20 @@
  *      IQ4_XS  weight = d · (s − 32) · t[q]    file block (136 bytes), 256 weights   d: f16 | high pairs of s: u16 |
  *                                                                                   low nibbles of s[4] | nibbles[128]
  *
- * In both the low nibble of byte i of a group's 16 is column i, the high one column 16 + i.  In a tile words are those of
- * fmt_q4.c:
+ * In both the low nibble of byte i of a group's 16 is column i, the high one column 16 + i.  In a tile words are
+ * those of fmt_q4.c:
  *
  *      IQ4_NL group (576 bytes)          d: f16[32 rows] | q: u32[4 slices][32 rows]
  *      IQ4_XS super-block (4416 bytes)   d: f16[32 rows] | 8 × ( s − 32: int8[32 rows] | q: u32[4 slices][32 rows] )
  */
 #include "cpu/format.h"
+#include "model/weight.h"
 
 enum {
 	COLUMNS = 32, SLICES = COLUMNS / 8, Q_BYTES = SLICES * FORMAT_TILE * 4, HALVES = 2 * FORMAT_TILE,
 	NL_BLOCK_BYTES = 18, NL_GROUP_BYTES = HALVES + Q_BYTES,
 	XS_COLUMNS = 256, XS_GROUPS = XS_COLUMNS / COLUMNS, XS_BLOCK_BYTES = 136, XS_GROUP_BYTES = FORMAT_TILE + Q_BYTES,
 	XS_SUPER_BYTES = HALVES + XS_GROUPS * XS_GROUP_BYTES
-};
-
-const int8_t format_iq4_values[16] = {
-	-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 };
 
 static void pack_nibbles(uint8_t *words, unsigned lane, const uint8_t *nibbles)
@@ -38,7 +35,7 @@ static void pack_nibbles(uint8_t *words, unsigned lane, const uint8_t *nibbles)
 
 static inline float value_at(const uint8_t *words, unsigned k, unsigned lane)
 {
-	return format_iq4_values[format_word_at(words, k / 8, lane) >> 4 * (k % 8) & 0xf];
+	return weight_iq4_values[format_word_at(words, k / 8, lane) >> 4 * (k % 8) & 0xf];
 }
 
 static size_t tile_bytes_nl(uint32_t columns) { return (size_t)(columns / COLUMNS) * NL_GROUP_BYTES; }
@@ -124,7 +121,7 @@ static const float prescale[FORMAT_PRESCALE] = { BYTES_OF_A_WORD, BYTES_OF_A_WOR
 	const struct format format_iq4_##type = {                                                                    \
 		.name = label, .block_columns = columns_of_block, .block_bytes = bytes_of_block, .group = COLUMNS,   \
 		.scaled = true, .tile_bytes = tile_bytes_##type, .pack = pack_##type, .expand = expand_##type,       \
-		.row = row_##type, .avx2_linear = FORMAT_AVX2(format_iq4_##type##_avx2), .avx2_prescale = prescale,  \
+		.row = row_##type, .linear = FORMAT_SIMD(format_iq4_##type), .prescale = prescale,  \
 	}
 
 IQ4_FORMAT(nl, "IQ4_NL", COLUMNS, NL_BLOCK_BYTES);

@@ -1,13 +1,12 @@
-/* fmt_q2_k.c: owns Q2_K: super-blocks of 256 weights in 16 groups of 16, weight = d · s · q − dmin · m, q in 0…3, s and m
- * in 0…15.
+/* fmt_q2_k.c: owns Q2_K: super-blocks of 256 weights in 16 groups of 16, weight = d · s · q − dmin · m, q in 0…3, s
+ * and m in 0…15.
  *
  *      file block (84 bytes)            low nibble s, high nibble m[16 groups] | bit pairs[64] | d: f16 | dmin: f16
  *      tile super-block (2688 bytes)    d: f16[32 rows] | dmin: f16[32 rows] |
  *                                       16 × ( s, m: u8[32 rows] | q: u32[32 rows] )
  *
- * In the file, in each half (128 columns), column 32j + l is in bits 2j, 2j + 1 of byte l of the half's 32.  In a tile a
- * word holds the 16 columns of a group, column k in bits 2k, 2k + 1.
- */
+ * In the file, in each half (128 columns), column 32j + l is in bits 2j, 2j + 1 of byte l of the half's 32.  In a
+ * tile a word holds the 16 columns of a group, column k in bits 2k, 2k + 1. */
 #include "cpu/format.h"
 
 enum {
@@ -48,7 +47,8 @@ static void pack(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t
 }
 
 /* The group of COLUMN; *ret_scale = d · s and *ret_minimum = dmin · m of lane LANE. */
-static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale, float *ret_minimum)
+static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale,
+    float *ret_minimum)
 {
 	const uint8_t *super = tile + (size_t)(column / COLUMNS) * SUPER_BYTES;
 	const uint8_t *group = super + 2 * HALVES + column % COLUMNS / GROUP * GROUP_BYTES;
@@ -85,12 +85,15 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 	}
 }
 
-/* As format_nibble_prescale: a field masked where it stands in its half of the word is 4^(column % 8) times too large. */
+/* As format_nibble_prescale: a field masked where it stands in its half of the word is 4^(column % 8) times too
+ * large. */
 #define FIELDS_OF_A_HALF 1, 0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-10f, 0x1p-12f, 0x1p-14f
-static const float prescale[FORMAT_PRESCALE] = { FIELDS_OF_A_HALF, FIELDS_OF_A_HALF, FIELDS_OF_A_HALF, FIELDS_OF_A_HALF };
+static const float prescale[FORMAT_PRESCALE] = {
+	FIELDS_OF_A_HALF, FIELDS_OF_A_HALF, FIELDS_OF_A_HALF, FIELDS_OF_A_HALF,
+};
 
 const struct format format_q2_k = {
 	.name = "Q2_K", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = GROUP, .scaled = true,
 	.tile_bytes = tile_bytes, .pack = pack, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_q2_k_avx2), .avx2_prescale = prescale,
+	.linear = FORMAT_SIMD(format_q2_k), .prescale = prescale,
 };

@@ -1,16 +1,15 @@
-/* fmt_q3_k.c: owns Q3_K: super-blocks of 256 weights in 16 groups of 16, weight = d · (s − 32) · (q − 4), q in 0…7, s in
- * 0…63.
+/* fmt_q3_k.c: owns Q3_K: super-blocks of 256 weights in 16 groups of 16, weight = d · (s − 32) · (q − 4), q in 0…7, s
+ * in 0…63.
  *
  *      file block (110 bytes)           third bits[32] | bit pairs[64] | s: six bits[16 groups] in 12 bytes | d: f16
  *      tile super-block (3648 bytes)    d: f16[32 rows] |
  *                                       8 × ( s − 32: int8[2 groups][32 rows] | q: u32[3 words][32 rows] )
  *
- * In the file bit pairs lie as in Q2_K; the third bit of column 32j + l is bit j of byte l; s has its low nibbles in the
- * first eight bytes and its high pairs in the last four.
+ * In the file bit pairs lie as in Q2_K; the third bit of column 32j + l is bit j of byte l; s has its low nibbles in
+ * the first eight bytes and its high pairs in the last four.
  *
- * In a tile two groups, 32 columns, fill three words: column 10a + i in bits 3i…3i + 2 of word a (i < 10), and the six bits
- * left at the top are columns 30 and 31, lowest bits in the lowest word.
- */
+ * In a tile two groups, 32 columns, fill three words: column 10a + i in bits 3i…3i + 2 of word a (i < 10), and the
+ * six bits left at the top are columns 30 and 31, lowest bits in the lowest word. */
 #include "cpu/format.h"
 
 enum {
@@ -104,5 +103,5 @@ static const float prescale[FORMAT_PRESCALE] = { FIELDS_OF_A_WORD, FIELDS_OF_A_W
 const struct format format_q3_k = {
 	.name = "Q3_K", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = GROUP, .scaled = true,
 	.tile_bytes = tile_bytes, .pack = pack, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_q3_k_avx2), .avx2_prescale = prescale,
+	.linear = FORMAT_SIMD(format_q3_k), .prescale = prescale,
 };

@@ -91,7 +91,8 @@ static void row_any(const uint8_t *tile, uint32_t columns, unsigned lane, float 
 	const struct format format_##type = {                                                                        \
 		.name = label, .block_columns = COLUMNS, .block_bytes = with_minimum ? 20 : 18, .group = COLUMNS,    \
 		.scaled = true, .tile_bytes = tile_bytes_##type, .pack = pack_##type, .expand = expand_##type,       \
-		.row = row_##type, .avx2_linear = FORMAT_AVX2(format_##type##_avx2), .avx2_prescale = format_nibble_prescale, \
+		.row = row_##type, .linear = FORMAT_SIMD(format_##type), .prescale = format_nibble_prescale,         \
+		.limbs = { [CPU_ISA_AVX2] = true },                                                                  \
 	}
 
 Q4_FORMAT(q4_0, "Q4_0", false);

@@ -1,5 +1,4 @@
-/* fmt_q4_k.c: owns Q4_K: super-blocks of 256 weights in 8 groups of 32, weight = d · s · q − dmin · m, q in 0…15; and the
- * six-bit scales s and m that Q5_K has too.
+/* fmt_q4_k.c: owns Q4_K: super-blocks of 256 weights in 8 groups of 32, weight = d · s · q − dmin · m, q in 0…15.
  *
  *      file block (144 bytes)           d: f16 | dmin: f16 | s, m: six bits[8 groups] in 12 bytes | nibbles[128]
  *      tile super-block (4736 bytes)    d: f16[32 rows] | dmin: f16[32 rows] |
@@ -8,22 +7,13 @@
  * In the file the low nibbles of 32 bytes are one group, the high ones the next.  Words of the tile as in fmt_q4.c.
  */
 #include "cpu/format.h"
+#include "model/weight.h"
 
 enum {
-	COLUMNS = 256, BLOCK_BYTES = 144, GROUP = 32, GROUPS = COLUMNS / GROUP, SLICES = GROUP / 8, HALVES = 2 * FORMAT_TILE,
-	HEAD = 2 * FORMAT_TILE, GROUP_BYTES = HEAD + SLICES * FORMAT_TILE * 4, SUPER_BYTES = 2 * HALVES + GROUPS * GROUP_BYTES
+	COLUMNS = 256, BLOCK_BYTES = 144, GROUP = 32, GROUPS = COLUMNS / GROUP, SLICES = GROUP / 8,
+	HALVES = 2 * FORMAT_TILE, HEAD = 2 * FORMAT_TILE, GROUP_BYTES = HEAD + SLICES * FORMAT_TILE * 4,
+	SUPER_BYTES = 2 * HALVES + GROUPS * GROUP_BYTES
 };
-
-void format_k_scales(const uint8_t *scales, unsigned group, uint8_t *ret_scale, uint8_t *ret_minimum)
-{
-	if (group < 4) {
-		*ret_scale = scales[group] & 0x3f;
-		*ret_minimum = scales[group + 4] & 0x3f;
-	} else {
-		*ret_scale = (uint8_t)((scales[group + 4] & 0xf) | scales[group - 4] >> 6 << 4);
-		*ret_minimum = (uint8_t)(scales[group + 4] >> 4 | scales[group] >> 6 << 4);
-	}
-}
 
 static size_t tile_bytes(uint32_t columns) { return (size_t)(columns / COLUMNS) * SUPER_BYTES; }
 
@@ -42,7 +32,7 @@ static void pack(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t
 				uint8_t       *group = tile + 2 * HALVES + g * GROUP_BYTES;
 				const uint8_t *nibbles = block + 16 + g / 2 * GROUP;
 
-				format_k_scales(block + 4, g, &group[i], &group[FORMAT_TILE + i]);
+				weight_k_scales(block + 4, g, &group[i], &group[FORMAT_TILE + i]);
 				for (unsigned s = 0; s < SLICES; s++) {
 					uint32_t word = 0;
 
@@ -56,7 +46,8 @@ static void pack(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uint32_t
 }
 
 /* The group of COLUMN; *ret_scale = d · s and *ret_minimum = dmin · m of lane LANE. */
-static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale, float *ret_minimum)
+static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale,
+    float *ret_minimum)
 {
 	const uint8_t *super = tile + (size_t)(column / COLUMNS) * SUPER_BYTES;
 	const uint8_t *group = super + 2 * HALVES + column % COLUMNS / GROUP * GROUP_BYTES;
@@ -96,5 +87,5 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 const struct format format_q4_k = {
 	.name = "Q4_K", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = GROUP, .scaled = true,
 	.tile_bytes = tile_bytes, .pack = pack, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_q4_k_avx2), .avx2_prescale = format_nibble_prescale,
+	.linear = FORMAT_SIMD(format_q4_k), .prescale = format_nibble_prescale,
 };

@@ -5,17 +5,18 @@
  *      Q5_K  weight = d · s · q − dmin · m  file block (176 bytes)  d: f16 | dmin: f16 | s, m: six bits[8 groups] |
  *                                                                   fifth bits[32] | nibbles[128]
  *
- * In Q5_0 and Q5_1 the low nibble of byte i is column i, the high one column 16 + i, and bit k of the fifth bits is column
- * k.  In Q5_K nibbles and scales lie as in Q4_K; bit g of byte l of the fifth bits is column l of group g.
+ * In Q5_0 and Q5_1 the low nibble of byte i is column i, the high one column 16 + i, and bit k of the fifth bits is
+ * column k.  In Q5_K nibbles and scales lie as in Q4_K; bit g of byte l of the fifth bits is column l of group g.
  *
- * In a tile the 32 values of a row's group fill five 32-bit words: column 6a + i in bits 5i…5i + 4 of word a (i < 6); the
- * ten bits left at the top are columns 30 and 31, five bits each, lowest bits in the lowest word:
+ * In a tile the 32 values of a row's group fill five 32-bit words: column 6a + i in bits 5i…5i + 4 of word a (i < 6);
+ * the ten bits left at the top are columns 30 and 31, five bits each, lowest bits in the lowest word:
  *
  *      Q5_0, Q5_1 group (704 or 768 bytes)    d: f16[32 rows] | Q5_1: m: f16[32 rows] | q: u32[5 words][32 rows]
  *      Q5_K super-block (5760 bytes)          d: f16[32 rows] | dmin: f16[32 rows] |
  *                                             8 × ( s: u8[32 rows] | m: u8[32 rows] | q: u32[5 words][32 rows] )
  */
 #include "cpu/format.h"
+#include "model/weight.h"
 
 enum {
 	COLUMNS = 32, WORDS = 5, FIELDS = 6, Q_BYTES = WORDS * FORMAT_TILE * 4, HALVES = 2 * FORMAT_TILE,
@@ -118,7 +119,7 @@ static void pack_q5_k(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uin
 				uint8_t       *group = tile + 2 * HALVES + g * K_GROUP_BYTES, q[COLUMNS];
 				const uint8_t *fifth = block + 16, *nibbles = block + 48 + g / 2 * COLUMNS;
 
-				format_k_scales(block + 4, g, &group[i], &group[FORMAT_TILE + i]);
+				weight_k_scales(block + 4, g, &group[i], &group[FORMAT_TILE + i]);
 				for (unsigned k = 0; k < COLUMNS; k++)
 					q[k] = (uint8_t)((nibbles[k] >> 4 * (g % 2) & 0xf) | (fifth[k] >> g & 1) << 4);
 				pack_values(group + 2 * FORMAT_TILE, i, q);
@@ -128,7 +129,8 @@ static void pack_q5_k(uint8_t *tile, const uint8_t *const rows[FORMAT_TILE], uin
 }
 
 /* The group of COLUMN; *ret_scale = d · s and *ret_minimum = dmin · m of lane LANE. */
-static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale, float *ret_minimum)
+static const uint8_t *group_at(const uint8_t *tile, uint32_t column, unsigned lane, float *ret_scale,
+    float *ret_minimum)
 {
 	const uint8_t *super = tile + (size_t)(column / K_COLUMNS) * K_SUPER_BYTES;
 	const uint8_t *group = super + 2 * HALVES + column % K_COLUMNS / COLUMNS * K_GROUP_BYTES;
@@ -187,7 +189,7 @@ static const float prescale[FORMAT_PRESCALE] = {
 	const struct format format_##type = {                                                                        \
 		.name = label, .block_columns = COLUMNS, .block_bytes = with_minimum ? 24 : 22, .group = COLUMNS,    \
 		.scaled = true, .tile_bytes = tile_bytes_##type, .pack = pack_##type, .expand = expand_##type,       \
-		.row = row_##type, .avx2_linear = FORMAT_AVX2(format_##type##_avx2), .avx2_prescale = prescale,      \
+		.row = row_##type, .linear = FORMAT_SIMD(format_##type), .prescale = prescale,      \
 	}
 
 Q5_FORMAT(q5_0, "Q5_0", false);
@@ -196,5 +198,5 @@ Q5_FORMAT(q5_1, "Q5_1", true);
 const struct format format_q5_k = {
 	.name = "Q5_K", .block_columns = K_COLUMNS, .block_bytes = K_BLOCK_BYTES, .group = COLUMNS, .scaled = true,
 	.tile_bytes = tile_bytes_q5_k, .pack = pack_q5_k, .expand = expand_q5_k, .row = row_q5_k,
-	.avx2_linear = FORMAT_AVX2(format_q5_k_avx2), .avx2_prescale = prescale,
+	.linear = FORMAT_SIMD(format_q5_k), .prescale = prescale,
 };

@@ -104,5 +104,5 @@ static const float prescale[FORMAT_PRESCALE] = { COLUMNS_OF_A_GROUP, COLUMNS_OF_
 const struct format format_q6_k = {
 	.name = "Q6_K", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = GROUP, .scaled = true,
 	.tile_bytes = tile_bytes, .pack = pack, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_q6_k_avx2), .avx2_prescale = prescale,
+	.linear = FORMAT_SIMD(format_q6_k), .prescale = prescale,
 };

@@ -50,5 +50,5 @@ static void row(const uint8_t *tile, uint32_t columns, unsigned lane, float *ret
 const struct format format_q8_0 = {
 	.name = "Q8_0", .block_columns = COLUMNS, .block_bytes = BLOCK_BYTES, .group = COLUMNS, .scaled = true,
 	.tile_bytes = tile_bytes, .pack = pack, .expand = expand, .row = row,
-	.avx2_linear = FORMAT_AVX2(format_q8_0_avx2),
+	.linear = FORMAT_SIMD(format_q8_0),
 };

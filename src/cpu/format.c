@@ -14,11 +14,12 @@ const struct format *format_find(enum weight_format format)
 		[WEIGHT_Q4_K] = &format_q4_k, [WEIGHT_Q5_K] = &format_q5_k, [WEIGHT_Q2_K] = &format_q2_k,
 		[WEIGHT_Q3_K] = &format_q3_k, [WEIGHT_IQ4_NL] = &format_iq4_nl, [WEIGHT_IQ4_XS] = &format_iq4_xs,
 		[WEIGHT_F8_E4M3] = &format_f8_e4m3, [WEIGHT_I8] = &format_i8, [WEIGHT_I4] = &format_i4,
+		[WEIGHT_F4_E2M1] = &format_f32, /* unpacked */
 	};
 	return (unsigned)format < WEIGHT_FORMAT_COUNT ? table[format] : NULL;
 }
 
-#define NIBBLES_OF_A_WORD 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 1, 0x1p-4f, 0x1p-8f, 0x1p-12f
+#define NIBBLES_OF_A_WORD 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1
 const float format_nibble_prescale[FORMAT_PRESCALE] = {
 	NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD, NIBBLES_OF_A_WORD,
 };

@@ -1,24 +1,15 @@
-/* layout.c: owns the choice of groups and of the order of columns for weights of quantised checkpoints.  Does not own how
- * a group lies in a tile (fmt_byte.c, fmt_i4.c).  Invariant: in the order returned, columns of one group of scales lie
- * together and every group begins at a multiple of `group`. */
+/* layout.c: owns the choice of groups and of the order of columns for weights of quantised checkpoints.  Does not own
+ * how a group lies in a tile (fmt_byte.c, fmt_i4.c).  Invariant: in the order returned, columns of one group of
+ * scales lie together and every group begins at a multiple of `group`. */
 #include "cpu/cpu.h"
 
+#include "base/checked.h"
 #include "model/weight.h"
 
 #include <stdlib.h>
 
-static uint64_t greatest_divisor(uint64_t a, uint64_t b)
-{
-	while (b) {
-		uint64_t rest = a % b;
-		a = b;
-		b = rest;
-	}
-	return a;
-}
-
-/* Columns by group, in the file's order inside a group (GPTQ with act-order: g_idx).  The greatest common divisor of the
- * places where groups begin is *ret_group, 0 when there is but one. */
+/* Columns by group, in the file's order inside a group (GPTQ with act-order: g_idx).  The greatest common divisor of
+ * the places where groups begin is *ret_group, 0 when there is but one. */
 static enum status sort_columns(const struct weight_desc *w, uint32_t *order, uint64_t *ret_group, struct error *error)
 {
 	uint64_t  groups = w->scales.column_blocks, at = 0;
@@ -33,7 +24,7 @@ static enum status sort_columns(const struct weight_desc *w, uint32_t *order, ui
 		uint32_t count = next[g];
 
 		if (count)
-			*ret_group = greatest_divisor(*ret_group, at);
+			*ret_group = checked_gcd_u64(*ret_group, at);
 		next[g] = (uint32_t)at;
 		at += count;
 	}
@@ -74,7 +65,7 @@ enum status cpu_layout_choose(const struct weight_desc *w, struct format_layout 
 			order = NULL;
 		}
 	} else if (w->scales.data && weight_group_of(w, 0) != weight_group_of(w, w->columns - 1)) {
-		group = greatest_divisor(w->scales.block_columns, w->first_column);
+		group = checked_gcd_u64(w->scales.block_columns, w->first_column);
 	}
 	if (group == 0)
 		group = layout.columns;

@@ -44,16 +44,42 @@ static inline uint32_t block_rows(const struct linear_job *job, uint32_t block)
 	return left < FORMAT_ROWS ? left : FORMAT_ROWS;
 }
 
+static inline bool has_limbs(const struct cpu_backend *cpu, const struct format *format) { return format->limbs[cpu->isa]; }
+
 static inline const float *prescale_of(const struct cpu_backend *cpu, const struct format *format)
 {
-	return cpu->avx2 ? format->avx2_prescale : NULL;
+	return format->linear[cpu->isa] ? format->prescale : NULL;
 }
 
 /* Two parts that want the same input are served by one preparation. */
 static bool same_input(const struct cpu_backend *cpu, const struct cpu_part *a, const struct cpu_part *b)
 {
 	return a->input == b->input && a->format->group == b->format->group && a->format->scaled == b->format->scaled &&
+	       a->format->integers == b->format->integers && has_limbs(cpu, a->format) == has_limbs(cpu, b->format) &&
 	       prescale_of(cpu, a->format) == prescale_of(cpu, b->format);
+}
+
+/* The largest |x| of a row of a block, where ranks share them. */
+static inline const float *row_amax(const struct linear_job *job, uint32_t block, uint32_t r)
+{
+	return job->cpu->scratch.amax + ((size_t)block * FORMAT_ROWS + r) * job->part->input->scales;
+}
+
+/* Rounded inputs as they are. */
+static void prepare_integers(const struct linear_job *job, uint32_t block)
+{
+	uint32_t n = block_rows(job, block);
+	unsigned stride = n == 1 ? 1 : FORMAT_ROWS;
+	uint8_t *to = (uint8_t *)block_input(job, block);
+	float   *scales = block_sums(job, block);
+
+	if (n > 1 && n < FORMAT_ROWS) { /* rows that are not there */
+		memset(to, 0, (size_t)FORMAT_ROWS * job->part->input->columns);
+		memset(scales, 0, FORMAT_ROWS * sizeof *scales);
+	}
+	for (uint32_t r = 0; r < n; r++)
+		cpu_input_bytes(job->part->input, job->x + ((size_t)block * FORMAT_ROWS + r) * job->x_stride, job->w->columns,
+		    row_amax(job, block, r), stride, to + 4 * r, scales + r);
 }
 
 static void prepare_blocks(void *context, unsigned thread, uint32_t first, uint32_t count)
@@ -67,14 +93,22 @@ static void prepare_blocks(void *context, unsigned thread, uint32_t first, uint3
 		const float *rows[FORMAT_ROWS] = { NULL };
 		uint32_t     n = block_rows(job, block);
 
+		if (format->integers) {
+			prepare_integers(job, block);
+			continue;
+		}
 		for (uint32_t r = 0; r < n; r++) {
 			float *changed = job->cpu->scratch.threads[thread].rows + (size_t)r * input->columns;
 
 			rows[r] = job->x + ((size_t)block * FORMAT_ROWS + r) * job->x_stride;
 			if (!plain) {
-				cpu_input_row(input, rows[r], job->w->columns, changed);
+				cpu_input_row(input, rows[r], job->w->columns, row_amax(job, block, r), changed);
 				rows[r] = changed;
 			}
+		}
+		if (has_limbs(job->cpu, format)) {
+			job->cpu->kernels->prepare_limbs(rows, n, input->columns, (struct format_limbs *)block_input(job, block));
+			continue;
 		}
 		job->cpu->kernels->prepare(rows, n, input->columns, format->group, prescale_of(job->cpu, format),
 		    block_input(job, block), format->scaled ? block_sums(job, block) : NULL);
@@ -94,20 +128,24 @@ static void store(const struct linear_job *job, float out[FORMAT_ROWS][FORMAT_TI
 	}
 }
 
-static void multiply_tile(const struct linear_job *job, const struct cpu_part *part, uint32_t tile,
+static void multiply_tile(const struct linear_job *job, unsigned thread, const struct cpu_part *part, uint32_t tile,
     uint32_t first_block)
 {
 	uint32_t       blocks = (job->rows + FORMAT_ROWS - 1) / FORMAT_ROWS;
 	uint32_t       end = blocks - first_block < SUPER ? blocks : first_block + SUPER;
 	uint32_t       left = part->rows - tile * FORMAT_TILE;
-	const uint8_t *data = part->data + tile * part->tile_bytes;
+	uint8_t       *made = job->cpu->scratch.threads[thread].tile;
+	const uint8_t *data = part->mapped ? made : part->data + tile * part->tile_bytes;
+	format_linear_function *linear = part->format->linear[job->cpu->isa];
 
+	if (part->mapped)
+		cpu_weight_make_tile(part, job->w->columns, tile, made);
 	for (uint32_t block = first_block; block < end; block++) {
 		struct format_input input = { block_input(job, block), part->format->scaled ? block_sums(job, block) : NULL };
 		float               out[FORMAT_ROWS][FORMAT_TILE] __attribute__((aligned(FORMAT_ALIGN)));
 
-		if (job->cpu->avx2)
-			part->format->avx2_linear(data, part->input->columns, &input, block_rows(job, block), out);
+		if (linear)
+			linear(data, part->input->columns, &input, block_rows(job, block), out);
 		else
 			format_linear_generic(part->format, data, part->input->columns, &input, block_rows(job, block), out);
 		store(job, out, block, part->first_row + tile * FORMAT_TILE, left < FORMAT_TILE ? left : FORMAT_TILE);
@@ -118,7 +156,6 @@ static void multiply_items(void *context, unsigned thread, uint32_t first, uint3
 {
 	const struct linear_job *job = context;
 
-	(void)thread;
 	for (uint32_t item = first; item < first + count; item++) {
 		uint32_t               tile = item % job->tiles, super = item / job->tiles;
 		const struct cpu_part *part = job->w->parts;
@@ -129,8 +166,21 @@ static void multiply_items(void *context, unsigned thread, uint32_t first, uint3
 				tile -= part->tiles;
 			part++;
 		}
-		multiply_tile(job, part, tile, super * SUPER);
+		multiply_tile(job, thread, part, tile, super * SUPER);
 	}
+}
+
+/* The largest |x| of each row, or group of its columns, over all ranks: each has some of the columns. */
+static enum status share_amax(const struct linear_job *job)
+{
+	const struct cpu_backend *cpu = job->cpu;
+	const struct cpu_input   *input = job->part->input;
+
+	if (!input->scales)
+		return STATUS_OK;
+	for (uint32_t row = 0; row < job->rows; row++)
+		cpu_input_amax(input, job->x + row * job->x_stride, job->w->columns, cpu->scratch.amax + (size_t)row * input->scales);
+	return cpu_group_max(&cpu->seat, cpu->scratch.amax, (size_t)job->rows * input->scales);
 }
 
 enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, const float *bias, const float *x,
@@ -140,13 +190,14 @@ enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, 
 	    .rows = rows, .y = y };
 	uint32_t          blocks = (rows + FORMAT_ROWS - 1) / FORMAT_ROWS;
 
-	if (w->vector || w->columns > cpu->scratch.limits.width)
+	if (w->vector || w->columns > cpu->scratch.limits.width || (w->parts[0].mapped && !cpu->scratch.threads[0].tile))
 		return STATUS_INVALID;
 	if (rows == 0)
 		return STATUS_OK;
 	for (uint32_t p = 0; p < w->count; p++) {
-		bool     done = false;
-		uint64_t items;
+		bool        done = false;
+		uint64_t    items;
+		enum status status;
 
 		job.part = &w->parts[p];
 		for (uint32_t earlier = 0; earlier < p; earlier++)
@@ -157,8 +208,12 @@ enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, 
 		for (uint32_t other = p; other < w->count; other++)
 			job.tiles += same_input(cpu, &w->parts[other], job.part) ? w->parts[other].tiles : 0;
 		items = (uint64_t)job.tiles * ((blocks + SUPER - 1) / SUPER);
+		cpu->work.tiles += w->parts[p].mapped ? items : 0;
 		if (items > TEAM_ITEMS_MAX)
 			return STATUS_LIMIT;
+		status = share_amax(&job);
+		if (status)
+			return status;
 		if ((uint64_t)rows * w->columns <= PREPARE_ALONE)
 			prepare_blocks(&job, 0, 0, blocks);
 		else
@@ -171,6 +226,11 @@ enum status cpu_linear(struct cpu_backend *cpu, const struct backend_weight *w, 
 size_t cpu_linear_input_floats(uint32_t rows, uint32_t width)
 {
 	return ((size_t)rows + FORMAT_ROWS - 1) / FORMAT_ROWS * FORMAT_ROWS * cpu_input_padded(width);
+}
+
+size_t cpu_linear_amax_floats(uint32_t rows, uint32_t width, uint32_t ranks)
+{
+	return (size_t)rows * (cpu_input_scales(WEIGHT_INPUT_F8_GROUP, width) * (size_t)ranks + 1); /* no other has as many scales */
 }
 
 size_t cpu_linear_sum_floats(uint32_t rows, uint32_t width)

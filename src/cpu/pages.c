@@ -1,5 +1,5 @@
-/* pages.c: owns how memory is taken from and read off the system.  Does not own what is put into it.  Invariant:
- * populated pages are there when the call returns, so nothing runs out of memory later. */
+/* pages.c: owns how memory is taken from and read off the system.  Does not own what is put into it.  Invariant: what
+ * was taken is accounted for when the call returns (never MAP_NORESERVE), and populated pages are there. */
 #include "cpu/cpu.h"
 
 #include "base/checked.h"
@@ -12,10 +12,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20, PROC_FILE_MAX = 8192, CGROUP_DEPTH_MAX = 64 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, HUGE_PAGES_MIN = 16, PROC_FILE_MAX = 8192, CGROUP_DEPTH_MAX = 64 };
 
-/* Small allocations take small pages. */
-static uint64_t page_for(uint64_t bytes) { return bytes < HUGE_PAGE / 2 ? PAGE : HUGE_PAGE; }
+/* Where a huge page would be a large part of the whole, small ones are taken: the first write to a page makes all of it
+ * resident. */
+static uint64_t page_for(uint64_t bytes) { return bytes < HUGE_PAGES_MIN * (uint64_t)HUGE_PAGE ? PAGE : HUGE_PAGE; }
 
 uint64_t cpu_pages_round(uint64_t bytes)
 {
@@ -32,7 +33,7 @@ void *cpu_pages_alloc(size_t bytes, bool populate)
 	if (size >= SIZE_MAX / 2 || size == 0)
 		return NULL;
 	/* One page more, so that the area can start on a boundary; the rest is given back. */
-	area = mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	area = mmap(NULL, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (area == MAP_FAILED)
 		return NULL;
 	before = (page - (uintptr_t)area % page) % page;
@@ -59,6 +60,14 @@ void cpu_pages_free(void *pages, size_t bytes)
 {
 	if (pages)
 		munmap(pages, cpu_pages_round(bytes));
+}
+
+void cpu_pages_trim(void *pages, size_t used, size_t bytes)
+{
+	uint64_t from;
+
+	if (checked_align_up(used, PAGE, &from) && from < cpu_pages_round(bytes))
+		madvise((uint8_t *)pages + from, cpu_pages_round(bytes) - from, MADV_DONTNEED); /* zeros again when touched */
 }
 
 /* Reads a small file whole; false when it is not there. */

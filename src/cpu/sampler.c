@@ -1,9 +1,11 @@
-/* sampler.c: owns the draw of one token per row.  Does not own the logits (kept by the backend since `logits`).
- * Invariant: a draw depends on its row's logits and its sample_row only; neighbours, threads and steps have no part in
- * it.
+/* sampler.c: owns the draw of one token per row.  Does not own the logits (kept by the backend since `logits`), nor what is
+ * done to them before they are filtered (sample_slots.c).
+ * Invariant: a draw depends on its row's logits, its sample_row and its slot only; neighbours, threads and steps have no
+ * part in it.
  *
- * Order of filters, as in struct sample_params: temperature, top_k, top_p, min_p.  Among equal logits the lower id is
- * the larger.  Random numbers are Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+ * Order of filters, as in model/backend.h: temperature, top_k, top_p, min_p.  Among equal logits the lower id is the
+ * larger.  The draw walks what is left in the order of ids.  Random numbers are Philox4x32-10 (Salmon et al.,
+ * "Parallel random numbers: as easy as 1, 2, 3", 2011).
  *
  * Selection.  Sorting 50,000 logits for every token would take longer than the model's output layer.  Candidates are
  * first narrowed to those within some temperatures of the maximum, far enough to hold k of them or the mass p; then
@@ -145,18 +147,35 @@ static uint32_t keep_top_k(const float *logits, const float *weights, uint32_t c
 	return n;
 }
 
-static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernels, const float *logits, uint32_t count,
-    const struct sample_row *row)
+/* The N candidates that a selection left, in the order of ids: every backend walks them so. */
+static uint32_t order_by_id(const float *logits, const float *weights, uint32_t count, struct sample_candidate *c,
+    uint32_t n)
+{
+	struct sample_candidate least = c[0];
+	uint32_t                kept = 0;
+	double                  mass;
+
+	for (uint32_t i = 1; i < n; i++)
+		if (larger(&least, &c[i]))
+			least = c[i];
+	n = gather(logits, weights, count, least.weight, c, &mass);
+	for (uint32_t i = 0; i < n; i++)
+		if (!larger(&least, &c[i]))
+			c[kept++] = c[i];
+	return kept;
+}
+
+/* Draws from logits that are finite, MAX the largest; those that are SAMPLE_BANNED are never drawn when BANS. */
+static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernels, const float *logits, uint32_t count, float max,
+    bool bans, const struct sample_row *row)
 {
 	const struct sample_params *params = &row->params;
 	struct sample_candidate    *c = scratch->candidates;
-	float   *weights = scratch->weights, max, factor, min_p = fminf(params->min_p, 1);
+	float   *weights = scratch->weights, factor, min_p = fminf(params->min_p, 1);
 	uint32_t n = 0, kept = 0;
 	double   mass, u;
 	bool     listed = false;
 
-	if (!kernels->scan(logits, count, &max))
-		return -1;
 	factor = 1 / params->temperature;
 	if (!(params->temperature > 0) || !isfinite(factor) || params->top_k == 1) {
 		int32_t id = 0;
@@ -197,12 +216,14 @@ static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernel
 		}
 		return last;
 	}
-	if (!listed)
+	if (listed)
+		n = order_by_id(logits, weights, count, c, n);
+	else
 		n = gather(logits, weights, count, min_p, c, &mass);
 	/* The largest weight is 1, so min_p is a bound on weights as they are. */
 	mass = 0;
 	for (uint32_t i = 0; i < n; i++) {
-		if (c[i].weight < min_p)
+		if (c[i].weight < min_p || (bans && c[i].logit == SAMPLE_BANNED))
 			continue;
 		mass += (double)c[i].weight;
 		c[kept++] = c[i];
@@ -215,9 +236,49 @@ static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernel
 	return c[kept - 1].id;
 }
 
+/* The whole of one row: see the order in model/backend.h. */
+static int32_t draw_row(struct cpu_backend *cpu, struct cpu_thread *scratch, const float *logits, uint32_t count,
+    const struct sample_row *row, struct sample_logprobs *ret)
+{
+	const struct cpu_kernels *kernels = cpu->kernels;
+	const float              *given = logits;
+	bool                      adjusted = row->slot || row->mask;
+	float                     top, max;
+	int32_t                   id;
+
+	ret->count = UINT32_MAX; /* none */
+	if (!kernels->scan(logits, count, &top))
+		return -1;
+	max = top;
+	if (adjusted) {
+		cpu_sample_adjust(cpu, logits, count, row, scratch->adjusted);
+		logits = scratch->adjusted;
+		if (!kernels->scan(logits, count, &max) || max == SAMPLE_BANNED)
+			return -1;
+	}
+	id = draw(scratch, kernels, logits, count, max, adjusted, row);
+	if (row->params.logprobs)
+		cpu_sample_logprobs(kernels, given, count, top, row->params.logprobs - 1, scratch->weights, id, ret);
+	return id;
+}
+
+/* Adds what the rows drew to their slots: of rows of one slot, up to the first that is not what the next one guessed. */
+static void note_draws(struct cpu_backend *cpu, const struct sample_row *rows, const int32_t *ids, uint32_t count)
+{
+	bool counts = true;
+
+	for (uint32_t i = 0; i < count; i++) {
+		counts = rows[i].guess_count == 0 || (counts && i > 0 && ids[i - 1] == rows[i].guesses[rows[i].guess_count - 1]);
+		if (rows[i].slot && counts && ids[i] >= 0)
+			cpu_sample_note(cpu, rows[i].slot - 1, ids[i]);
+	}
+}
+
 struct sample_job {
 	struct cpu_backend      *cpu;
 	const struct sample_row *rows;
+	int32_t                 *ids;
+	struct sample_logprobs  *logprobs;
 	uint32_t                 vocab_limit;
 };
 
@@ -227,21 +288,30 @@ static void sample_rows(void *context, unsigned thread, uint32_t first, uint32_t
 	struct cpu_scratch      *scratch = &job->cpu->scratch;
 
 	for (uint32_t i = first; i < first + count; i++)
-		scratch->ids[i] = draw(&scratch->threads[thread], job->cpu->kernels,
-		    scratch->logits + (size_t)job->rows[i].logit_row * job->cpu->logits_vocab, job->vocab_limit, &job->rows[i]);
+		job->ids[i] = draw_row(job->cpu, &scratch->threads[thread],
+		    scratch->logits + (size_t)job->rows[i].logit_row * job->cpu->logits_vocab, job->vocab_limit, &job->rows[i],
+		    &job->logprobs[i]);
 }
 
 enum status cpu_sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit)
 {
 	struct cpu_backend *cpu = (struct cpu_backend *)b;
-	struct sample_job   job = { cpu, rows, vocab_limit < cpu->logits_vocab ? vocab_limit : cpu->logits_vocab };
+	uint32_t            part = (uint32_t)(cpu->samples % BACKEND_SAMPLES_MAX);
+	struct sample_job   job = { cpu, rows, cpu->scratch.ids + (size_t)part * cpu->scratch.limits.logit_rows,
+		cpu->scratch.logprobs + (size_t)part * cpu->scratch.limits.logit_rows,
+		vocab_limit < cpu->logits_vocab ? vocab_limit : cpu->logits_vocab };
 
+	if (cpu->samples - cpu->waited == BACKEND_SAMPLES_MAX) /* nobody asked for the oldest */
+		cpu->waited++;
 	if (!cpu->batch || count > cpu->scratch.limits.logit_rows || job.vocab_limit == 0)
 		return STATUS_INVALID;
 	for (uint32_t i = 0; i < count; i++)
-		if (rows[i].logit_row >= cpu->batch->logit_row_count)
+		if (rows[i].logit_row >= cpu->batch->logit_row_count || rows[i].slot > cpu->scratch.limits.logit_rows ||
+		    rows[i].params.logprobs > SAMPLE_TOP_MAX + 1)
 			return STATUS_INVALID;
 	team_run(cpu->team, sample_rows, &job, count);
-	cpu->sampled = count;
+	note_draws(cpu, rows, job.ids, count);
+	cpu->sampled[part] = count;
+	cpu->samples++;
 	return STATUS_OK;
 }

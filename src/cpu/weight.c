@@ -84,56 +84,72 @@ static uint32_t rows_of_tile(const struct cpu_part *part, uint32_t tile)
 	return left < FORMAT_TILE ? left : FORMAT_TILE;
 }
 
-static void pack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
+/* Formats with scales that are kept as float32. */
+static bool is_unpacked(const struct cpu_part *part, enum weight_format format)
 {
-	const struct pack_job *job = context;
-	const struct cpu_part *part = job->part;
-
-	(void)thread;
-	for (uint32_t tile = first; tile < first + count; tile++) {
-		uint8_t       *data = part->data + tile * part->tile_bytes;
-		uint32_t       row = tile * FORMAT_TILE;
-		const uint8_t *rows[FORMAT_TILE] = { NULL };
-
-		if (part->format->pack_from) {
-			part->format->pack_from(data, &job->layout, job->desc, part->input->order, row, rows_of_tile(part, tile));
-			continue;
-		}
-		for (uint32_t i = 0; i < rows_of_tile(part, tile); i++)
-			rows[i] = weight_row(job->desc, row + i);
-		part->format->pack(data, rows, job->columns);
-	}
+	return weight_format_has_scales(format) && !part->format->pack_from;
 }
 
-/* Weights of formats with scales, kept as float32. */
-static void unpack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
+static size_t unpacked_bytes(const struct cpu_part *part, enum weight_format format, uint32_t columns)
+{
+	return is_unpacked(part, format) ? FORMAT_TILE * sizeof(float) * columns : 0;
+}
+
+/* Makes tile TILE of DESC in DATA, which holds zeros.  VALUES has room for unpacked_bytes. */
+static void pack_tile(const struct weight_desc *desc, const struct format_layout *layout, const struct cpu_part *part,
+    uint32_t columns, uint32_t tile, float *values, uint8_t *data)
+{
+	const bool     unpacked = is_unpacked(part, desc->format);
+	uint32_t       first = tile * FORMAT_TILE;
+	const uint8_t *rows[FORMAT_TILE] = { NULL };
+
+	if (part->format->pack_from) {
+		part->format->pack_from(data, layout, desc, part->input->order, first, rows_of_tile(part, tile));
+		return;
+	}
+	for (uint32_t i = 0; i < rows_of_tile(part, tile); i++) {
+		if (unpacked)
+			weight_read_row(desc, first + i, values + (size_t)i * columns);
+		rows[i] = unpacked ? (const uint8_t *)(values + (size_t)i * columns) : weight_row(desc, first + i);
+	}
+	part->format->pack(data, rows, columns);
+}
+
+static void pack_tiles(void *context, unsigned thread, uint32_t first, uint32_t count)
 {
 	struct pack_job       *job = context;
 	const struct cpu_part *part = job->part;
-	float                 *values = malloc(FORMAT_TILE * sizeof *values * job->columns);
+	size_t                 bytes = unpacked_bytes(part, job->desc->format, job->columns);
+	float                 *values = bytes ? malloc(bytes) : NULL;
 
 	(void)thread;
-	if (!values) {
+	if (bytes && !values) {
 		job->failed = true;
 		return;
 	}
-	for (uint32_t tile = first; tile < first + count; tile++) {
-		const uint8_t *rows[FORMAT_TILE] = { NULL };
-
-		for (uint32_t i = 0; i < rows_of_tile(part, tile); i++) {
-			weight_read_row(job->desc, tile * FORMAT_TILE + i, values + (size_t)i * job->columns);
-			rows[i] = (const uint8_t *)(values + (size_t)i * job->columns);
-		}
-		part->format->pack(part->data + tile * part->tile_bytes, rows, job->columns);
-	}
+	for (uint32_t tile = first; tile < first + count; tile++)
+		pack_tile(job->desc, &job->layout, part, job->columns, tile, values, part->data + tile * part->tile_bytes);
 	free(values);
+}
+
+void cpu_weight_make_tile(const struct cpu_part *part, uint32_t columns, uint32_t tile, uint8_t *data)
+{
+	size_t bytes = (part->tile_bytes + CHUNK_SLACK + FORMAT_ALIGN - 1) / FORMAT_ALIGN * FORMAT_ALIGN;
+
+	memset(data, 0, bytes);
+	pack_tile(part->mapped, &part->layout, part, columns, tile, (float *)(data + bytes), data);
 }
 
 /* The input of a new part: that of an earlier one, if it is the same.  Takes ORDER. */
 static const struct cpu_input *share_input(struct backend_weight *w, uint32_t columns, const struct weight_desc *desc,
-    uint32_t *order)
+    bool alone, uint32_t *order)
 {
-	struct cpu_input input = { columns, desc->input, desc->input_scale, order };
+	struct cpu_input input = { .columns = columns, .quantise = desc->input, .scale = desc->input_scale, .order = order };
+
+	if (desc->input_over_ranks && !alone && !(desc->input_scale > 0)) {
+		input.scales = cpu_input_scales(desc->input, (uint32_t)weight_stored_columns(desc));
+		input.first = (uint32_t)desc->first_column;
+	}
 
 	for (uint32_t i = 0; i < w->input_count; i++) {
 		if (cpu_input_equal(&w->inputs[i], &input, w->columns)) {
@@ -146,8 +162,8 @@ static const struct cpu_input *share_input(struct backend_weight *w, uint32_t co
 }
 
 /* Chooses format and input of PART.  Weights with groups of scales that tiles cannot hold become float32. */
-static enum status plan_part(const struct weight_desc *desc, struct backend_weight *w, struct cpu_part *part,
-    struct format_layout *ret, struct error *error)
+static enum status plan_part(const struct cpu_backend *cpu, const struct weight_desc *desc, struct backend_weight *w,
+    struct cpu_part *part, struct format_layout *ret, struct error *error)
 {
 	struct format_layout layout = { 0 };
 	uint32_t            *order = NULL;
@@ -162,6 +178,9 @@ static enum status plan_part(const struct weight_desc *desc, struct backend_weig
 			part->format = &format_f32;
 			free(order);
 			order = NULL;
+		} else if (cpu->integers && desc->format == WEIGHT_I8 && desc->input == WEIGHT_INPUT_I8_TOKEN && !order &&
+		    layout.group == layout.columns && layout.columns <= FORMAT_DOT_COLUMNS_MAX) {
+			part->format = &format_i8_dot;
 		}
 	}
 	if (order && desc->input == WEIGHT_INPUT_F8_GROUP) {
@@ -175,7 +194,7 @@ static enum status plan_part(const struct weight_desc *desc, struct backend_weig
 	} else {
 		part->tile_bytes = part->format->tile_bytes(w->columns);
 	}
-	part->input = share_input(w, part->format->layout_bytes ? layout.columns : w->columns, desc, order);
+	part->input = share_input(w, part->format->layout_bytes ? layout.columns : w->columns, desc, !cpu->seat.group, order);
 	*ret = layout;
 	return STATUS_OK;
 }
@@ -186,7 +205,7 @@ static enum status load_matrix(struct cpu_backend *cpu, const struct weight_desc
 	struct cpu_part *part = &w->parts[w->count];
 	struct pack_job  job = { .desc = desc, .part = part, .columns = w->columns };
 	size_t           bytes;
-	enum status      status = plan_part(desc, w, part, &job.layout, error);
+	enum status      status = plan_part(cpu, desc, w, part, &job.layout, error);
 
 	if (status)
 		return status;
@@ -197,13 +216,38 @@ static enum status load_matrix(struct cpu_backend *cpu, const struct weight_desc
 		return error_set(error, STATUS_NOMEM, "%s: out of memory for %u rows of %u columns", desc->name, part->rows,
 		    w->columns);
 	w->count++; /* from here on weight_free finds it */
-	team_run(cpu->team, weight_format_has_scales(desc->format) && !part->format->pack_from ? unpack_tiles : pack_tiles,
-	    &job, part->tiles);
+	team_run(cpu->team, pack_tiles, &job, part->tiles);
 	if (job.failed)
 		return error_set(error, STATUS_NOMEM, "%s: out of memory while it was re-packed", desc->name);
 	w->rows += part->rows;
 	w->tiles += part->tiles;
 	w->bytes += bytes;
+	return STATUS_OK;
+}
+
+/* A weight that stays in its file. */
+static enum status map_matrix(struct cpu_backend *cpu, const struct weight_desc *desc, struct backend_weight *w,
+    struct error *error)
+{
+	struct cpu_part *part = &w->parts[w->count];
+	size_t           bytes;
+	enum status      status = plan_part(cpu, desc, w, part, &part->layout, error);
+
+	if (status)
+		return status;
+	part->mapped = malloc(sizeof *part->mapped);
+	if (!part->mapped)
+		return error_set(error, STATUS_NOMEM, "%s: out of memory", desc->name);
+	*part->mapped = *desc;
+	part->rows = (uint32_t)desc->rows;
+	part->first_row = w->rows;
+	part->tiles = (part->rows + FORMAT_TILE - 1) / FORMAT_TILE;
+	w->count++;
+	w->rows += part->rows;
+	w->tiles += part->tiles;
+	w->bytes += desc->bytes + desc->scales.bytes + desc->zeros.bytes;
+	bytes = part->tile_bytes + CHUNK_SLACK + FORMAT_ALIGN + unpacked_bytes(part, desc->format, w->columns);
+	cpu->mapped_tile = bytes > cpu->mapped_tile ? bytes : cpu->mapped_tile;
 	return STATUS_OK;
 }
 
@@ -265,13 +309,12 @@ enum status cpu_weight_size(struct backend *b, const struct weight_desc *parts, 
 	uint64_t              bytes = 0;
 	enum status           status = check_stack(parts, count, error);
 
-	(void)b;
 	for (uint32_t i = 0; i < count && !status; i++) {
 		struct format_layout layout;
 		uint64_t             part_bytes = parts[i].columns * sizeof(float); /* of a vector */
 
 		if (parts[0].rows > 1) {
-			status = plan_part(&parts[i], &w, &w.parts[i], &layout, error);
+			status = plan_part((const struct cpu_backend *)b, &parts[i], &w, &w.parts[i], &layout, error);
 			if (!status && !checked_mul_u64((parts[i].rows + FORMAT_TILE - 1) / FORMAT_TILE, w.parts[i].tile_bytes, &part_bytes))
 				status = error_set(error, STATUS_LIMIT, "%s: more than 2^64 bytes", parts[i].name);
 		}
@@ -285,7 +328,8 @@ enum status cpu_weight_size(struct backend *b, const struct weight_desc *parts, 
 	return status;
 }
 
-enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
+/* Onto the backend, or (MAP) to stay where it is. */
+static enum status make_weight(struct backend *b, const struct weight_desc *parts, uint32_t count, bool map,
     struct backend_weight **ret, struct error *error)
 {
 	struct cpu_backend    *cpu = (struct cpu_backend *)b;
@@ -302,7 +346,7 @@ enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, 
 	} else {
 		w->columns = (uint32_t)parts[0].columns;
 		for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
-			status = load_matrix(cpu, &parts[i], w, error);
+			status = map ? map_matrix(cpu, &parts[i], w, error) : load_matrix(cpu, &parts[i], w, error);
 	}
 	if (status) {
 		cpu_weight_free(b, w);
@@ -312,12 +356,27 @@ enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, 
 	return STATUS_OK;
 }
 
+enum status cpu_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
+    struct backend_weight **ret, struct error *error)
+{
+	return make_weight(b, parts, count, false, ret, error);
+}
+
+enum status cpu_weight_map(struct backend *b, const struct weight_desc *parts, uint32_t count,
+    struct backend_weight **ret, struct error *error)
+{
+	return make_weight(b, parts, count, true, ret, error);
+}
+
 void cpu_weight_free(struct backend *b, struct backend_weight *w)
 {
 	if (!w)
 		return;
-	for (uint32_t i = 0; i < w->count; i++)
-		chunk_drop((struct cpu_backend *)b, w->parts[i].chunk);
+	for (uint32_t i = 0; i < w->count; i++) {
+		free(w->parts[i].mapped);
+		if (w->parts[i].chunk)
+			chunk_drop((struct cpu_backend *)b, w->parts[i].chunk);
+	}
 	for (uint32_t i = 0; i < w->input_count; i++)
 		free(w->inputs[i].order);
 	free(w->vector);
@@ -340,6 +399,10 @@ void cpu_weight_row(const struct backend_weight *w, uint32_t row, float *ret)
 		const struct cpu_part *part = &w->parts[i];
 		uint32_t               local = row - part->first_row;
 
+		if (row < part->first_row + part->rows && part->mapped) {
+			weight_read_row(part->mapped, local, ret);
+			return;
+		}
 		if (row < part->first_row + part->rows) {
 			part->format->row(part->data + local / FORMAT_TILE * part->tile_bytes, w->columns, local % FORMAT_TILE,
 			    ret);

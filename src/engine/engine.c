@@ -1,61 +1,25 @@
-/* engine.c: owns sequences, their tokens and blocks, and the body of one step.  Does not own policy (sched.c decides who
- * runs), lanes or threads (the sink does), nor the mathematics (model and backend).
+/* engine.c: owns requests and their choices from submit to end, and the memory plan.  engine_step.c has the step.  Neither
+ * owns policy (sched.c decides who runs), lanes or threads (the sink does), nor the mathematics (model and backend).
  *
- * One step:
+ *      request ──┬── sequence, choice 0     computes the prompt; when that has been done, the request forks:
+ *      (prompt)  ├── sequence, choice 1     shares its blocks, has its own copy of the last if that is not full, and
+ *                └── …                      computes only the last token of the prompt again, for its own first draw
  *
- *   poll ──► plan ──► launch forward ──► launch sample ──► wait ──► publish
- *   │        │        model_forward      one draw per      │        token() or end()
- *   │        sched    rows of all        sequence whose    │
- *   controls,         sequences          last row is in    ids come back
- *   deadlines,                           the batch
- *   credit
+ * A sequence that ends while a step names it is told to the sink at once, but keeps its blocks and its number until that
+ * step has come back: what is drawn for it there is thrown away.
  *
- * Invariants: an accepted request gets exactly one end(), after its last token(), and its blocks are free by then; a
- * sequence is in `active` exactly while it is accepted and not ended; blocks are freed only here, after `wait`, so that no
- * step that names them is under way; nothing is allocated in a step but the block table of a sequence that starts. */
-#include "engine/engine.h"
+ * Invariants: an accepted request gets exactly one end() for each choice, after its last token(); a request is in `active`
+ * exactly while one of its choices has not ended; a block is freed only when no step that names it is under way, and only
+ * through engine_release or the loss of its sequence's blocks. */
+#include "engine/engine_internal.h"
 
 #include "base/checked.h"
-#include "base/clock.h"
-#include "engine/kv.h"
-#include "engine/sched.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct sequence {
-	uint64_t id, tag, arrival_ns, deadline_ns;
-	uint64_t paused_since_ns; /* while paused */
-	int32_t *tokens;          /* the prompt, then what was generated; room for prompt_tokens + max_tokens */
-	uint32_t prompt_tokens, generated, max_tokens;
-	uint32_t active_at;       /* its place in engine.active */
-	bool     started, paused, ignore_eos;
-	struct sample_params sampling;
-	struct kv_table      table;
-};
-
-struct engine {
-	struct model         *model;
-	struct backend       *backend;
-	struct engine_options options;
-	struct engine_sink    sink;
-	struct metrics       *metrics; /* may be NULL */
-	struct sched         *sched;
-	struct kv_pool       *pool;
-	uint32_t              max_context, vocab_limit, kv_groups, capacity, paused;
-
-	struct sequence *sequences; /* [capacity]; the index is the scheduler's handle */
-	uint32_t        *active;    /* [capacity] handles of accepted requests in no particular order, then the unused ones */
-	uint32_t         active_count;
-
-	/* One step's batch, filled anew each time. */
-	int32_t               *tokens, *positions, *kv_slots; /* [step_tokens] */
-	struct batch_sequence *parts;                         /* [max_running] */
-	int32_t               *logit_rows, *ids;              /* [max_running] */
-	struct sample_row     *samples;                       /* [max_running] */
-};
-
-static void count(struct engine *engine, enum metric id, uint64_t n)
+void engine_count(struct engine *engine, enum metric id, uint64_t n)
 {
 	if (engine->metrics)
 		metrics_add(engine->metrics, id, n);
@@ -66,6 +30,19 @@ static void gauge(struct engine *engine, enum metric id, uint64_t n)
 	if (engine->metrics)
 		metrics_set(engine->metrics, id, n);
 }
+
+void engine_set_gauges(struct engine *engine)
+{
+	gauge(engine, METRIC_sequences_running, sched_running(engine->sched));
+	gauge(engine, METRIC_sequences_waiting, sched_waiting(engine->sched));
+	gauge(engine, METRIC_sequences_paused, engine->paused);
+	gauge(engine, METRIC_kv_blocks_used, kv_pool_total_blocks(engine->pool) - kv_pool_free_blocks(engine->pool));
+}
+
+enum {
+	CHOICES_SHARE = 4, /* sequences that further choices may have, per running one */
+	DRAFT_ROWS = 64    /* of a step: with more streams than that guesses do not pay */
+};
 
 /* ---- start: the memory plan ------------------------------------------------------------------------------------- */
 
@@ -97,7 +74,7 @@ static enum status plan_memory(struct engine *engine, struct engine_plan *plan, 
 	engine->max_context = o->max_context ? o->max_context : info->max_context;
 	plan->weight_bytes = info->weight_bytes;
 	plan->memory_available = memory.available;
-	plan->scratch_bytes = model_scratch_bytes(engine->model, o->step_tokens, o->max_running);
+	plan->scratch_bytes = model_scratch_bytes(engine->model, o->step_tokens, engine->draws_max);
 	room = memory.available > plan->scratch_bytes ? memory.available - plan->scratch_bytes : 0;
 
 	/* More than every running sequence at full length can never be used. */
@@ -131,32 +108,95 @@ static enum status plan_memory(struct engine *engine, struct engine_plan *plan, 
 	if (engine->max_context > plan->kv_tokens)
 		engine->max_context = (uint32_t)plan->kv_tokens;
 	plan->max_context = engine->max_context;
+	plan->depth = engine->depth;
+	plan->draft_rows = engine->draft_rows;
+	plan->mtp = engine->mtp;
 	return STATUS_OK;
 }
 
-static enum status allocate(struct engine *engine, uint32_t blocks)
+static struct sched_options sched_options(const struct engine *engine, uint32_t blocks)
 {
 	const struct engine_options *o = &engine->options;
+
+	return (struct sched_options){
+		.policy = o->policy,
+		.capacity = engine->sequence_count,
+		.max_running = o->max_running,
+		.step_tokens = o->step_tokens,
+		.block_size = o->block_size,
+		.blocks = blocks,
+		.depth = engine->depth,
+		.long_prompt_tokens = o->long_prompt_tokens,
+		.max_queue_wait_ns = o->max_queue_wait_ns,
+		.itl_target_ns = o->itl_target_ns,
+		.draft_rows = engine->draft_rows,
+	};
+}
+
+/* Choices that have ended may wait for two steps; each request has at least one, and running ones some more. */
+static enum status allocate(struct engine *engine, uint32_t blocks)
+{
+	struct sched_options         sched;
+	const struct engine_options *o = &engine->options;
+	uint64_t                     sequences = (uint64_t)engine->request_count + (uint64_t)o->max_running * CHOICES_SHARE;
 	enum status                  status;
 
-	engine->sequences = calloc(engine->capacity, sizeof *engine->sequences);
-	engine->active = calloc(engine->capacity, sizeof *engine->active);
-	engine->tokens = calloc(o->step_tokens, sizeof *engine->tokens);
-	engine->positions = calloc(o->step_tokens, sizeof *engine->positions);
-	engine->kv_slots = calloc(o->step_tokens, sizeof *engine->kv_slots);
-	engine->parts = calloc(o->max_running, sizeof *engine->parts);
-	engine->logit_rows = calloc(o->max_running, sizeof *engine->logit_rows);
-	engine->ids = calloc(o->max_running, sizeof *engine->ids);
-	engine->samples = calloc(o->max_running, sizeof *engine->samples);
-	if (!engine->sequences || !engine->active || !engine->tokens || !engine->positions || !engine->kv_slots ||
-	    !engine->parts || !engine->logit_rows || !engine->ids || !engine->samples)
+	if (sequences > UINT32_MAX / 2)
+		return STATUS_LIMIT;
+	engine->promised = 0;
+	engine->sequence_count = (uint32_t)sequences + o->max_running * SCHED_DEPTH_MAX;
+	engine->requests = calloc(engine->request_count, sizeof *engine->requests);
+	engine->active = calloc(engine->request_count, sizeof *engine->active);
+	engine->sequences = calloc(engine->sequence_count, sizeof *engine->sequences);
+	if (!engine->requests || !engine->active || !engine->sequences)
 		return STATUS_NOMEM;
-	for (uint32_t i = 0; i < engine->capacity; i++)
+	for (uint32_t i = 0; i < engine->request_count; i++)
 		engine->active[i] = i;
-	status = kv_pool_create(blocks, o->block_size, &engine->pool);
+	engine->unused = ENGINE_NONE;
+	for (uint32_t i = engine->sequence_count; i-- > 0;) {
+		engine->sequences[i].next_choice = engine->unused;
+		engine->unused = i;
+	}
+	status = engine_steps_alloc(engine);
+	if (!status)
+		status = engine_slots_alloc(engine);
+	if (!status)
+		status = engine_drafts_alloc(engine);
+	if (!status)
+		status = kv_pool_create(blocks, o->block_size, &engine->pool);
 	if (status)
 		return status;
-	return sched_create(&(struct sched_options){ engine->capacity, o->max_running, o->step_tokens }, &engine->sched);
+	sched = sched_options(engine, blocks);
+	return sched_create(&sched, &engine->sched);
+}
+
+static enum status begin_record(struct engine *engine, uint32_t blocks, struct error *error)
+{
+	struct sched_options sched = sched_options(engine, blocks);
+	FILE                *stream = fopen(engine->options.record, "we");
+	enum status          status;
+
+	if (!stream)
+		return error_set(error, STATUS_IO, "cannot write the recording %s: %s", engine->options.record, strerror(errno));
+	status = sched_trace_create(stream, ENGINE_RECORD_MAX, &sched, &engine->record);
+	return status ? error_set(error, status, "cannot begin the recording %s: %s", engine->options.record, status_text(status))
+	              : STATUS_OK;
+}
+
+/* Guesses need what was drawn before them, so there are none where steps overlap. */
+static void plan_drafts(struct engine *engine)
+{
+	const struct engine_options *o = &engine->options;
+	uint64_t                     rows = (uint64_t)o->max_running * o->draft_tokens;
+
+	if (o->speculation != ENGINE_SPECULATION_OFF && engine->depth == 1) {
+		engine->draft_tokens = o->draft_tokens;
+		engine->draft_rows = rows < DRAFT_ROWS ? (uint32_t)rows : DRAFT_ROWS;
+		engine->mtp = model_info(engine->model)->draft_layers > 0 && o->speculation != ENGINE_SPECULATION_NGRAM && rows > 0;
+	}
+	engine->draws_max = o->max_running + engine->draft_rows;
+	if (engine->draws_max > o->step_tokens)
+		engine->draws_max = o->step_tokens;
 }
 
 enum status engine_create(struct model *model, struct backend *backend, const struct engine_options *options,
@@ -169,11 +209,19 @@ enum status engine_create(struct model *model, struct backend *backend, const st
 	enum status              status;
 
 	if (options->max_running == 0 || options->step_tokens < options->max_running || options->block_size == 0 ||
-	    options->max_waiting > UINT32_MAX - options->max_running - 1)
+	    options->max_waiting > UINT32_MAX - options->max_running - 1 || options->depth > SCHED_DEPTH_MAX)
 		return error_set(error, STATUS_INVALID,
-		    "max_running = %u, max_waiting = %u, step_tokens = %u, block_size = %u: step_tokens must be at least max_running, "
-		    "and none but max_waiting 0",
-		    options->max_running, options->max_waiting, options->step_tokens, options->block_size);
+		    "max_running = %u, max_waiting = %u, step_tokens = %u, block_size = %u, depth = %u: step_tokens must be at least "
+		    "max_running, depth at most %d, and only max_waiting and depth may be 0",
+		    options->max_running, options->max_waiting, options->step_tokens, options->block_size, options->depth, SCHED_DEPTH_MAX);
+	if (options->speculation != ENGINE_SPECULATION_OFF && (options->draft_tokens > SPECULATE_MOST ||
+	    options->ngram_least == 0 || options->ngram_least > options->ngram_most || options->ngram_most > SPECULATE_NGRAM_MOST))
+		return error_set(error, STATUS_INVALID,
+		    "draft_tokens = %u, ngram_min = %u, ngram_max = %u: at most %d drafts, 1 ≤ ngram_min ≤ ngram_max ≤ %d",
+		    options->draft_tokens, options->ngram_least, options->ngram_most, SPECULATE_MOST, SPECULATE_NGRAM_MOST);
+	if (options->speculation == ENGINE_SPECULATION_MTP && !info->draft_layers)
+		return error_set_param(error, STATUS_UNSUPPORTED, "speculation", "speculation = mtp: this %s has no layer that drafts",
+		    info->architecture);
 	if (info->encoder)
 		return error_set(error, STATUS_UNSUPPORTED, "%s is an encoder: it gives embeddings, no tokens", info->architecture);
 	engine = calloc(1, sizeof *engine);
@@ -185,18 +233,23 @@ enum status engine_create(struct model *model, struct backend *backend, const st
 	engine->sink = *sink;
 	engine->metrics = metrics;
 	engine->kv_groups = info->kv_group_count;
-	engine->capacity = options->max_running + options->max_waiting;
+	engine->request_count = options->max_running + options->max_waiting;
+	engine->depth = options->depth ? options->depth : backend->ops->overlaps ? SCHED_DEPTH_MAX : 1;
 	engine->vocab_limit = options->vocab_limit && options->vocab_limit < info->vocab ? options->vocab_limit : info->vocab;
+
+	plan_drafts(engine);
 
 	status = plan_memory(engine, &plan, error);
 	if (status)
 		goto fail;
 	status = allocate(engine, plan.blocks);
 	if (status) {
-		error_set(error, status, "no memory for the tables of %u requests and %u KV blocks", engine->capacity, plan.blocks);
+		error_set(error, status, "no memory for the tables of %u requests and %u KV blocks", engine->request_count, plan.blocks);
 		goto fail;
 	}
-	status = model_plan(model, options->step_tokens, options->max_running, options->block_size, plan.blocks, error);
+	status = model_plan(model, options->step_tokens, engine->draws_max, options->block_size, plan.blocks, error);
+	if (!status && options->record && *options->record)
+		status = begin_record(engine, plan.blocks, error);
 	if (status)
 		goto fail;
 	gauge(engine, METRIC_kv_blocks_total, plan.blocks);
@@ -209,26 +262,53 @@ fail:
 	return status;
 }
 
+static void free_lists(struct engine_lists *lists)
+{
+	free(lists->bias);
+	free(lists->stop_ids);
+	free(lists->allowed_ids);
+	free(lists->think_open);
+	free(lists->think_close);
+	*lists = (struct engine_lists){ 0 };
+}
+
+void engine_request_clear(struct engine_request *request)
+{
+	free(request->prompt);
+	free_lists(&request->lists);
+	request->prompt = NULL;
+}
+
+static void drop_request(struct request *request)
+{
+	free(request->prompt);
+	free(request->mask);
+	free(request->think_masks);
+	free_lists(&request->lists);
+	*request = (struct request){ 0 };
+}
+
 void engine_destroy(struct engine *engine)
 {
 	if (!engine)
 		return;
-	for (uint32_t i = 0; i < engine->active_count; i++) {
-		struct sequence *sequence = &engine->sequences[engine->active[i]];
-		kv_table_free(engine->pool, &sequence->table);
-		free(sequence->tokens);
+	engine_steps_abandon(engine);
+	for (uint32_t i = 0; i < engine->active_count; i++)
+		drop_request(&engine->requests[engine->active[i]]);
+	for (uint32_t i = 0; engine->sequences && i < engine->sequence_count; i++) {
+		if (engine->pool)
+			kv_table_free(engine->pool, &engine->sequences[i].table);
+		free(engine->sequences[i].ids);
 	}
+	sched_trace_destroy(engine->record);
 	sched_destroy(engine->sched);
 	kv_pool_destroy(engine->pool);
-	free(engine->sequences);
+	engine_steps_free(engine);
+	engine_slots_free(engine);
+	engine_drafts_free(engine);
+	free(engine->requests);
 	free(engine->active);
-	free(engine->tokens);
-	free(engine->positions);
-	free(engine->kv_slots);
-	free(engine->parts);
-	free(engine->logit_rows);
-	free(engine->ids);
-	free(engine->samples);
+	free(engine->sequences);
 	free(engine);
 }
 
@@ -250,348 +330,251 @@ static enum status check_request(const struct engine *engine, const struct engin
 		if (request->prompt[i] < 0 || (uint32_t)request->prompt[i] >= engine->vocab_limit)
 			return error_set_param(error, STATUS_INVALID, "messages", "token %u of the prompt is id %d, allowed are 0…%u", i,
 			    request->prompt[i], engine->vocab_limit - 1);
-	if (engine->active_count == engine->capacity)
-		return error_set(error, STATUS_FULL, "%u requests are running or waiting, no more are taken", engine->capacity);
+	if (request->choices > engine->options.max_running)
+		return error_set_param(error, STATUS_LIMIT, "n", "n = %u: at most %u answers are computed at a time", request->choices,
+		    engine->options.max_running);
+	if (engine->active_count == engine->request_count ||
+	    (request->choices ? request->choices : 1) >
+	        engine->sequence_count - engine->options.max_running * SCHED_DEPTH_MAX - engine->promised)
+		return error_set(error, STATUS_FULL, "%u requests with %u answers are running or waiting, no more are taken",
+		    engine->active_count, engine->promised);
+	return engine_slots_check(engine, request, error);
+}
+
+/* A sequence for the next choice of request INDEX, known to the scheduler from now on, with the first CACHED tokens of its
+ * prompt in TABLE, which it takes over. */
+static enum status begin_choice(struct engine *engine, uint32_t index, struct kv_table *table, uint32_t cached)
+{
+	struct request  *request = &engine->requests[index];
+	uint32_t         handle = engine->unused;
+	struct sequence *sequence = &engine->sequences[handle];
+	int32_t         *ids = malloc(request->max_tokens * sizeof *ids);
+
+	if (!ids)
+		return STATUS_NOMEM;
+	engine->unused = sequence->next_choice;
+	*sequence = (struct sequence){ .request = index, .choice = request->forked++, .next_choice = request->first, .ids = ids,
+		.computed = cached };
+	if (table)
+		sequence->table = *table;
+	request->first = handle;
+	sched_trace_add(engine->record, engine->sched, handle,
+	    &(struct sched_job){
+	        .length = request->prompt_tokens,
+	        .max_new = request->max_tokens,
+	        .cached = cached,
+	        .begun = request->forked > 1,
+	        .class = request->priority,
+	        .key = request->key,
+	        .arrival_ns = request->arrival_ns,
+	        .deadline_ns = request->deadline_ns,
+	    });
 	return STATUS_OK;
 }
 
 enum status engine_submit(struct engine *engine, struct engine_request *request, uint64_t now_ns, struct error *error)
 {
-	enum status      status = check_request(engine, request, error);
-	int32_t         *prompt = request->prompt, *tokens;
-	uint32_t         handle, max_tokens;
-	struct sequence *sequence;
+	enum status     status = check_request(engine, request, error);
+	struct request  given = { .prompt = request->prompt, .lists = request->lists };
+	uint32_t        index;
+	struct request *accepted;
 
 	request->prompt = NULL;
-	count(engine, METRIC_requests_total, 1);
+	request->lists = (struct engine_lists){ 0 };
+	engine_count(engine, METRIC_requests_total, 1);
 	if (status)
 		goto fail;
-	max_tokens = request->max_tokens ? request->max_tokens : engine->max_context - request->prompt_tokens;
-	tokens = realloc(prompt, ((size_t)request->prompt_tokens + max_tokens) * sizeof *tokens);
-	if (!tokens) {
-		status = error_set(error, STATUS_NOMEM, "no memory for %u tokens", request->prompt_tokens + max_tokens);
-		goto fail;
-	}
-	handle = engine->active[engine->active_count];
-	sequence = &engine->sequences[handle];
-	*sequence = (struct sequence){
+	index = engine->active[engine->active_count];
+	accepted = &engine->requests[index];
+	*accepted = (struct request){
 		.id = request->id,
 		.tag = request->tag,
 		.arrival_ns = now_ns,
 		.deadline_ns = request->deadline_ns,
-		.tokens = tokens,
+		.key = request->key,
+		.priority = request->priority,
+		.prompt = given.prompt,
+		.lists = given.lists,
 		.prompt_tokens = request->prompt_tokens,
-		.max_tokens = max_tokens,
+		.max_tokens = request->max_tokens ? request->max_tokens : engine->max_context - request->prompt_tokens,
+		.choices = request->choices ? request->choices : 1,
+		.first = ENGINE_NONE,
 		.ignore_eos = request->ignore_eos,
 		.sampling = request->sampling,
-		.active_at = engine->active_count++,
+		.active_at = engine->active_count,
 	};
-	sched_add(engine->sched, handle,
-	    &(struct sched_job){
-	        .length = sequence->prompt_tokens,
-	        .blocks = kv_pool_blocks_for(engine->pool, (uint64_t)sequence->prompt_tokens + max_tokens),
-	        .arrival_ns = now_ns,
-	    });
+	status = engine_slots_mask(engine, accepted);
+	given.mask = accepted->mask;
+	if (!status)
+		status = engine_think_masks(engine, accepted);
+	given.think_masks = accepted->think_masks;
+	if (!status)
+		status = begin_choice(engine, index, NULL, 0);
+	if (status) {
+		error_set(error, status, "no memory for %u tokens", accepted->max_tokens);
+		goto fail;
+	}
+	engine->active_count++;
+	engine->promised += accepted->choices;
 	return STATUS_OK;
 fail:
-	free(prompt);
-	count(engine, METRIC_requests_failed_total, 1);
+	drop_request(&given);
+	engine_count(engine, METRIC_requests_failed_total, 1);
 	return status;
 }
 
-static void set_gauges(struct engine *engine)
+static struct engine_request_stats request_stats(const struct request *request, const struct sequence *sequence)
 {
-	gauge(engine, METRIC_sequences_running, sched_running(engine->sched));
-	gauge(engine, METRIC_sequences_waiting, sched_waiting(engine->sched));
-	gauge(engine, METRIC_sequences_paused, engine->paused);
-	gauge(engine, METRIC_kv_blocks_used, kv_pool_total_blocks(engine->pool) - kv_pool_free_blocks(engine->pool));
+	struct engine_request_stats stats = { .cached_tokens = request->cached };
+
+	if (request->planned_ns)
+		stats.queue_ns = request->planned_ns - request->arrival_ns;
+	if (!sequence)
+		return stats;
+	stats.preemptions = sequence->preemptions;
+	stats.preempted_tokens = sequence->preempted_tokens;
+	if (sequence->first_ns) {
+		stats.prefill_ns = sequence->first_ns - request->planned_ns;
+		stats.decode_ns = sequence->last_ns - sequence->first_ns;
+	}
+	return stats;
 }
 
-/* The one place where a request ends.  COMPLETION tokens are its own, of those generated.  The gauges are right before
- * anybody learns of the end. */
-static void end_request(struct engine *engine, uint32_t handle, enum wire_finish finish, enum status status,
-    uint32_t completion)
+void engine_release(struct engine *engine, uint32_t handle)
 {
-	struct sequence  *sequence = &engine->sequences[handle];
-	uint64_t          tag = sequence->tag;
-	uint32_t          seq = sequence->generated, last;
-	struct engine_end end = { finish, status, sequence->prompt_tokens, completion };
+	struct sequence *sequence = &engine->sequences[handle];
 
 	kv_table_free(engine->pool, &sequence->table);
-	sched_remove(engine->sched, handle);
-	free(sequence->tokens);
-	last = engine->active[--engine->active_count];
-	engine->active[sequence->active_at] = last;
-	engine->sequences[last].active_at = sequence->active_at;
-	engine->active[engine->active_count] = handle;
-	*sequence = (struct sequence){ 0 };
+	free(sequence->ids);
+	*sequence = (struct sequence){ .next_choice = engine->unused };
+	engine->unused = handle;
+}
 
-	count(engine,
-	    finish == WIRE_FINISH_ERROR           ? METRIC_requests_failed_total
-	        : finish == WIRE_FINISH_CANCELLED ? METRIC_requests_cancelled_total
-	                                          : METRIC_requests_finished_total,
-	    1);
-	set_gauges(engine);
-	engine->sink.end(engine->sink.context, tag, seq, &end);
+/* The last choice of request INDEX has ended: nothing is left of it but what the caller holds. */
+static void forget_request(struct engine *engine, uint32_t index)
+{
+	struct request *request = &engine->requests[index];
+	uint32_t        last = engine->active[--engine->active_count];
+
+	engine->active[request->active_at] = last;
+	engine->requests[last].active_at = request->active_at;
+	engine->active[engine->active_count] = index;
+	engine->promised -= request->choices;
+	drop_request(request);
+}
+
+/* Everything is given back, and counters and gauges are right, before anybody learns of the end.  SEQUENCE is a copy. */
+static void tell_end(struct engine *engine, uint32_t index, const struct sequence *sequence, struct engine_end *end)
+{
+	struct request *request = &engine->requests[index];
+	uint64_t        tag = request->tag;
+
+	end->prompt_tokens = request->prompt_tokens;
+	end->stats = request_stats(request, sequence);
+	end->step = engine->bad_step;
+	end->last = ++request->ended == request->choices;
+	if (end->last) {
+		engine_count(engine,
+		    end->finish == WIRE_FINISH_ERROR           ? METRIC_requests_failed_total
+		        : end->finish == WIRE_FINISH_CANCELLED ? METRIC_requests_cancelled_total
+		                                               : METRIC_requests_finished_total,
+		    1);
+		forget_request(engine, index);
+	}
+	engine_set_gauges(engine);
+	engine->sink.end(engine->sink.context, tag, sequence ? sequence->generated : 0, end);
+}
+
+/* Without memory for a choice, that one ends with an error, and its neighbours go on. */
+void engine_fork(struct engine *engine, uint32_t handle)
+{
+	struct request *request = &engine->requests[engine->sequences[handle].request];
+	uint32_t        index = engine->sequences[handle].request;
+
+	sched_trace_share(engine->record, engine->sched, handle, request->prompt_tokens - 1);
+	while (request->forked < request->choices) {
+		struct kv_table table = { 0 };
+		uint32_t        cached = request->prompt_tokens - 1;
+		enum status     status = kv_table_reserve(engine->pool, &table, (uint64_t)request->prompt_tokens + request->max_tokens);
+
+		if (!status)
+			status = kv_table_share(engine->pool, &engine->sequences[handle].table, cached, &table);
+		if (!status)
+			status = begin_choice(engine, index, &table, cached);
+		if (!status) {
+			request->cached += cached;
+			continue;
+		}
+		kv_table_free(engine->pool, &table);
+		tell_end(engine, index, NULL,
+		    &(struct engine_end){ .finish = WIRE_FINISH_ERROR, .status = status, .choice = request->forked++ });
+	}
+}
+
+void engine_end_choice(struct engine *engine, uint32_t handle, enum wire_finish finish, enum status status,
+    uint32_t completion)
+{
+	struct sequence  *sequence = &engine->sequences[handle], copy = *sequence;
+	struct engine_end end = { .finish = finish, .status = status, .choice = copy.choice, .completion_tokens = completion };
+	uint32_t         *at = &engine->requests[copy.request].first;
+
+	while (*at != handle)
+		at = &engine->sequences[*at].next_choice;
+	*at = copy.next_choice;
+	if (finish == WIRE_FINISH_STOP || finish == WIRE_FINISH_LENGTH)
+		sched_trace_learn(engine->record, engine->sched, copy.generated);
+	sched_trace_remove(engine->record, engine->sched, handle);
+	engine_slots_leave(engine, sequence);
+	sequence->ended = true;
+	if (sequence->in_flight == 0)
+		engine_release(engine, handle);
+	tell_end(engine, copy.request, &copy, &end);
+}
+
+void engine_end_request(struct engine *engine, uint32_t index, enum wire_finish finish, enum status status)
+{
+	struct request *request = &engine->requests[index];
+	uint32_t        unborn = request->choices - request->forked, live = 0;
+
+	for (uint32_t h = request->first; h != ENGINE_NONE; h = engine->sequences[h].next_choice)
+		live++;
+	for (; unborn > 0; unborn--) { /* a live sequence exists, so the request is not forgotten here */
+		struct engine_end end = { .finish = finish, .status = status, .choice = request->forked++ };
+		tell_end(engine, index, NULL, &end);
+	}
+	for (; live > 0; live--)
+		engine_end_choice(engine, request->first, finish, status, engine->sequences[request->first].generated);
 }
 
 void engine_cancel_all(struct engine *engine, enum status status)
 {
 	bool error = status != STATUS_CANCELLED;
 
-	while (engine->active_count > 0) {
-		uint32_t handle = engine->active[engine->active_count - 1];
-		end_request(engine, handle, error ? WIRE_FINISH_ERROR : WIRE_FINISH_CANCELLED, error ? status : STATUS_OK,
-		    engine->sequences[handle].generated);
-	}
-}
-
-/* ---- one step ---------------------------------------------------------------------------------------------------- */
-
-/* What the world says about one request since the last step; may end it. */
-static void poll_request(struct engine *engine, uint32_t handle, uint64_t now_ns)
-{
-	const struct engine_sink *sink = &engine->sink;
-	struct sequence          *sequence = &engine->sequences[handle];
-	uint32_t                  keep = 0;
-
-	switch (sink->control(sink->context, sequence->tag, &keep)) {
-	case ENGINE_CONTROL_CANCEL:
-		end_request(engine, handle, WIRE_FINISH_CANCELLED, STATUS_OK, sequence->generated);
-		return;
-	case ENGINE_CONTROL_STOP:
-		if (keep > sequence->generated)
-			keep = sequence->generated;
-		count(engine, METRIC_overshoot_tokens_total, sequence->generated - keep);
-		end_request(engine, handle, WIRE_FINISH_STOP, STATUS_OK, keep);
-		return;
-	case ENGINE_CONTROL_NONE:
-		break;
-	}
-	if (sequence->deadline_ns && now_ns >= sequence->deadline_ns) {
-		end_request(engine, handle, WIRE_FINISH_ERROR, STATUS_TIMEOUT, sequence->generated);
-		return;
-	}
-	if (!sequence->started && now_ns - sequence->arrival_ns >= engine->options.max_queue_wait_ns) {
-		end_request(engine, handle, WIRE_FINISH_ERROR, STATUS_UNAVAILABLE, sequence->generated);
-		return;
-	}
-	if (sink->may_publish(sink->context, sequence->tag, 1)) {
-		sequence->paused = false;
-	} else if (!sequence->paused) {
-		sequence->paused = true;
-		sequence->paused_since_ns = now_ns;
-	} else if (now_ns - sequence->paused_since_ns >= engine->options.slow_client_timeout_ns) {
-		count(engine, METRIC_slow_clients_total, 1);
-		end_request(engine, handle, WIRE_FINISH_ERROR, STATUS_SLOW_CLIENT, sequence->generated);
-		return;
-	}
-	sched_set_paused(engine->sched, handle, sequence->paused);
-	engine->paused += sequence->paused;
-}
-
-/* Gives and takes blocks as the plan says.  A policy that admits what does not fit is a fault of this program. */
-static enum status apply_plan(struct engine *engine, const struct sched_plan *plan, struct error *error)
-{
-	for (uint32_t i = 0; i < plan->evicted_count; i++)
-		kv_table_free(engine->pool, &engine->sequences[plan->evicted[i]].table);
-	for (uint32_t i = 0; i < plan->count; i++) {
-		struct sequence *sequence = &engine->sequences[plan->items[i].handle];
-		enum status      status;
-
-		if (!plan->items[i].admitted)
-			continue;
-		sequence->started = true;
-		status = kv_table_grow(engine->pool, &sequence->table, (uint64_t)sequence->prompt_tokens + sequence->max_tokens);
-		if (status)
-			return error_set(error, status == STATUS_FULL ? STATUS_INTERNAL : status,
-			    "request %llu was admitted without room for %u tokens: %u KV blocks are free", (unsigned long long)sequence->id,
-			    sequence->prompt_tokens + sequence->max_tokens, kv_pool_free_blocks(engine->pool));
-	}
-	return STATUS_OK;
-}
-
-/* Fills the arrays of the step: rows of a sequence lie together, sequences in the order of the plan. */
-static void fill_batch(struct engine *engine, const struct sched_plan *plan, struct batch *ret)
-{
-	struct batch batch = {
-		.rows = plan->rows,
-		.sequence_count = plan->count,
-		.tokens = engine->tokens,
-		.positions = engine->positions,
-		.sequences = engine->parts,
-		.logit_rows = engine->logit_rows,
-	};
-	uint32_t row = 0;
-
-	for (uint32_t i = 0; i < plan->count; i++) {
-		const struct sched_item *item = &plan->items[i];
-		const struct sequence   *sequence = &engine->sequences[item->handle];
-		struct batch_sequence   *part = &engine->parts[i];
-
-		*part = (struct batch_sequence){
-			.first_row = row, .rows = item->rows, .context = item->start + item->rows, .blocks = sequence->table.count
-		};
-		for (uint32_t g = 0; g < engine->kv_groups; g++)
-			part->block_table[g] = sequence->table.blocks;
-		for (uint32_t position = item->start; position < item->start + item->rows; position++, row++) {
-			engine->tokens[row] = sequence->tokens[position];
-			engine->positions[row] = (int32_t)position;
-			engine->kv_slots[row] = kv_table_slot(engine->pool, &sequence->table, position);
-		}
-		if (!item->sampled)
-			continue;
-		engine->logit_rows[batch.logit_row_count] = (int32_t)row - 1;
-		engine->samples[batch.logit_row_count] = (struct sample_row){
-			.logit_row = batch.logit_row_count,
-			.position = item->start + item->rows,
-			.generated = sequence->generated,
-			.tag = sequence->id,
-			.params = sequence->sampling,
-		};
-		batch.logit_row_count++;
-	}
-	for (uint32_t g = 0; g < engine->kv_groups; g++)
-		batch.kv_slots[g] = engine->kv_slots;
-	*ret = batch;
-}
-
-static enum status run_batch(struct engine *engine, const struct batch *batch, struct error *error)
-{
-	const struct backend_ops *ops = engine->backend->ops;
-	enum status               status;
-
-	status = model_forward(engine->model, batch);
-	if (!status && batch->logit_row_count)
-		status = ops->sample(engine->backend, engine->samples, batch->logit_row_count, engine->vocab_limit);
-	if (status)
-		return error_set(error, status, "backend %s failed to launch a step of %u rows: %s", ops->name, batch->rows,
-		    status_text(status));
-	return ops->wait(engine->backend, batch->logit_row_count ? engine->ids : NULL, batch->logit_row_count, error);
-}
-
-enum status engine_warm_up(struct engine *engine, uint32_t rows, uint64_t *ret_row_ns, struct error *error)
-{
-	struct kv_table       table = { 0 };
-	struct batch_sequence part = { 0 };
-	struct batch          batch = { .sequence_count = 1, .tokens = engine->tokens, .positions = engine->positions,
-		.sequences = &part };
-	uint64_t              begin = clock_now_ns();
-	enum status           status;
-
-	rows = rows < engine->options.step_tokens ? rows : engine->options.step_tokens;
-	rows = rows < engine->max_context ? rows : engine->max_context;
-	status = kv_table_grow(engine->pool, &table, rows);
-	if (status)
-		return error_set(error, status, "no KV blocks for a warm-up of %u rows", rows);
-	for (uint32_t i = 0; i < rows; i++) {
-		engine->tokens[i] = 0;
-		engine->positions[i] = (int32_t)i;
-		engine->kv_slots[i] = kv_table_slot(engine->pool, &table, i);
-	}
-	batch.rows = part.rows = part.context = rows;
-	part.blocks = table.count;
-	for (uint32_t g = 0; g < engine->kv_groups; g++) {
-		part.block_table[g] = table.blocks;
-		batch.kv_slots[g] = engine->kv_slots;
-	}
-	status = run_batch(engine, &batch, error);
-	kv_table_free(engine->pool, &table);
-	if (!status)
-		*ret_row_ns = (clock_now_ns() - begin) / rows;
-	return status;
-}
-
-static bool is_eos(const struct engine *engine, int32_t id)
-{
-	for (size_t i = 0; i < engine->options.eos_count; i++)
-		if (engine->options.eos[i] == id)
-			return true;
-	return false;
-}
-
-/* One id came back for HANDLE.  Returns the number of tokens the sequence grew by. */
-static uint32_t take_id(struct engine *engine, uint32_t handle, int32_t id)
-{
-	struct sequence *sequence = &engine->sequences[handle];
-
-	if (id < 0 || (uint32_t)id >= engine->vocab_limit) { /* its logits were not finite */
-		end_request(engine, handle, WIRE_FINISH_ERROR, STATUS_INTERNAL, sequence->generated);
-		return 0;
-	}
-	if (!sequence->ignore_eos && is_eos(engine, id)) {
-		end_request(engine, handle, WIRE_FINISH_STOP, STATUS_OK, sequence->generated);
-		return 0;
-	}
-	count(engine, METRIC_generated_tokens_total, 1);
-	sequence->tokens[sequence->prompt_tokens + sequence->generated] = id;
-	sched_confirm(engine->sched, handle, 1);
-	engine->sink.token(engine->sink.context, sequence->tag, sequence->generated++, id);
-	if (sequence->generated == sequence->max_tokens)
-		end_request(engine, handle, WIRE_FINISH_LENGTH, STATUS_OK, sequence->generated);
-	return 1;
-}
-
-/* Counters first: whoever hears of an end finds them right. */
-static uint32_t publish(struct engine *engine, const struct sched_plan *plan)
-{
-	uint32_t sampled = 0, tokens = 0;
-
-	for (uint32_t i = 0; i < plan->count; i++) {
-		const struct sched_item *item = &plan->items[i];
-		uint32_t                 prompt_tokens = engine->sequences[item->handle].prompt_tokens;
-
-		if (item->start < prompt_tokens) {
-			uint32_t rest = prompt_tokens - item->start;
-			count(engine, METRIC_prompt_tokens_total, rest < item->rows ? rest : item->rows);
-		}
-		if (item->sampled)
-			tokens += take_id(engine, item->handle, engine->ids[sampled++]);
-		else
-			sched_confirm(engine->sched, item->handle, 0);
-	}
-	return tokens;
-}
-
-enum status engine_step(struct engine *engine, uint64_t now_ns, struct engine_step_stats *ret, struct error *error)
-{
-	uint64_t          begin = clock_now_ns(), launched, waited;
-	struct sched_plan plan;
-	struct batch      batch;
-	uint32_t          tokens;
-	enum status       status;
-
-	engine->paused = 0;
-	for (uint32_t i = engine->active_count; i-- > 0;) /* backwards: an end moves the last one into the gap */
-		poll_request(engine, engine->active[i], now_ns);
-	sched_plan(engine->sched, kv_pool_free_blocks(engine->pool), now_ns, &plan);
-	status = apply_plan(engine, &plan, error);
-	if (status)
-		return status;
-	if (plan.count == 0) {
-		set_gauges(engine);
-		return STATUS_AGAIN;
-	}
-	fill_batch(engine, &plan, &batch);
-	if (engine->sink.launch)
-		engine->sink.launch(engine->sink.context, batch.rows);
-	launched = clock_now_ns();
-	status = run_batch(engine, &batch, error);
-	if (status)
-		return status;
-	waited = clock_now_ns();
-	tokens = publish(engine, &plan);
-	set_gauges(engine);
-	*ret = (struct engine_step_stats){
-		.rows = plan.rows,
-		.sequences = plan.count,
-		.tokens = tokens,
-		.model_ns = waited - launched,
-		.overhead_ns = clock_now_ns() - begin - (waited - launched),
-	};
-	return STATUS_OK;
+	engine_steps_abandon(engine);
+	while (engine->active_count > 0)
+		engine_end_request(engine, engine->active[engine->active_count - 1],
+		    error ? WIRE_FINISH_ERROR : WIRE_FINISH_CANCELLED, error ? status : STATUS_OK);
 }
 
 uint32_t engine_running(const struct engine *engine) { return sched_running(engine->sched); }
 uint32_t engine_waiting(const struct engine *engine) { return sched_waiting(engine->sched); }
 uint32_t engine_paused(const struct engine *engine) { return engine->paused; }
+uint32_t engine_free_blocks(const struct engine *engine) { return kv_pool_free_blocks(engine->pool); }
+void     engine_sched_stats(const struct engine *engine, struct sched_stats *ret) { sched_stats(engine->sched, ret); }
+
+uint64_t engine_request_id(const struct engine *engine, uint32_t handle)
+{
+	return engine->requests[engine->sequences[handle].request].id;
+}
+
+void engine_census(const struct engine *engine, void (*visit)(void *context, uint64_t tag, bool running), void *context)
+{
+	for (uint32_t i = 0; i < engine->active_count; i++) {
+		const struct request *request = &engine->requests[engine->active[i]];
+		bool                  running = false;
+
+		for (uint32_t h = request->first; h != ENGINE_NONE; h = engine->sequences[h].next_choice)
+			running = running || engine->sequences[h].table.count > 0;
+		visit(context, request->tag, running);
+	}
+}

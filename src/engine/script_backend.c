@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* Marks among the ids. */
-enum { ID_NAN = -1, ID_FAULT = -2 };
+enum { ID_NAN = -1, ID_FAULT = -2, NO_ID = -3 };
 enum { WORD_MAX = 64 };
 enum { MEMORY_BYTES = 1 << 30 }; /* pretended, so that a plan from cache_share is the same everywhere */
 
@@ -23,12 +23,21 @@ struct delay {
 	uint64_t ns;
 };
 
+/* A log probability in the place of an id. */
+struct likely {
+	uint32_t at; /* index of the id */
+	int32_t  id;
+	float    logprob;
+};
+
 struct script {
 	char          name[SCRIPT_NAME_MAX + 1];
 	int32_t      *ids;
 	uint32_t      count, capacity;
 	struct delay *delays; /* ascending */
 	uint32_t      delay_count, delay_capacity;
+	struct likely *likely; /* ascending in `at`, each place's in the order of struct sample_logprobs; drawn ids among them */
+	uint32_t      likely_count, likely_capacity;
 	uint64_t      repeat, pace_ns;
 	int32_t       eos;
 };
@@ -46,11 +55,20 @@ struct script_backend {
 	uint64_t              prefill_ns;
 	char                  text[80]; /* for describe */
 
-	/* The step under way. */
-	uint64_t             begin_ns, length_ns;
-	int32_t             *ids;
+	struct backend_ops    ops; /* the table, with what the file says of overlap */
+
+	/* A device with a queue: a step begins when it was enqueued, or when the one before it ends. */
+	uint64_t             idle_ns;             /* when the steps that are complete end */
+	uint64_t             begin_ns, length_ns; /* the step that is being enqueued */
+	bool                 open;                /* there is one */
+	uint64_t             samples, waited;     /* enqueued, and given out: number n is in draws[n % BACKEND_SAMPLES_MAX] */
 	uint32_t             ids_capacity;
-	const struct script *fault; /* a script that said fault, NULL = none */
+	struct draw {
+		int32_t             *ids;
+		uint64_t             end_ns;
+		const struct script *fault; /* that said fault, NULL = none */
+		struct sample_logprobs *logprobs; /* [ids_capacity]; count is UINT32_MAX where none are wanted */
+	} draws[BACKEND_SAMPLES_MAX];
 };
 
 static struct script_backend *of(struct backend *b) { return (struct script_backend *)b; }
@@ -65,6 +83,7 @@ struct reader {
 	struct script               *script; /* being filled, NULL before the first */
 	bool                         delayed;
 	uint64_t                     delay_ns; /* of the next id, when `delayed` */
+	bool                         likely;   /* the last entries of script->likely are the next id's */
 	struct error                *error;
 };
 
@@ -140,6 +159,60 @@ static enum status grow(struct reader *r, void **array, uint32_t count, uint32_t
 	return STATUS_OK;
 }
 
+/* Puts LIKELY among those of its place: falling, lower ids first among equals. */
+static enum status add_likely(struct reader *r, struct likely likely)
+{
+	struct script *s = r->script;
+	uint32_t       at = s->likely_count;
+	enum status    status = grow(r, (void **)&s->likely, at, &s->likely_capacity, SCRIPT_LIKELY_MAX, sizeof *s->likely);
+
+	if (status)
+		return status;
+	for (; at > 0 && s->likely[at - 1].at == likely.at; at--) {
+		const struct likely *before = &s->likely[at - 1];
+
+		if (before->logprob > likely.logprob || (before->logprob == likely.logprob && before->id < likely.id))
+			break;
+		s->likely[at] = *before;
+	}
+	s->likely[at] = likely;
+	s->likely_count++;
+	return STATUS_OK;
+}
+
+/* The next id's own has no id yet: NO_ID. */
+static enum status on_likely(struct reader *r)
+{
+	char        word[WORD_MAX] = "", what[96];
+	uint64_t    number_of, id = 0;
+	bool        own = true;
+	enum status status;
+
+	if (r->likely)
+		return fail(r, "one likely for an id", "likely");
+	do {
+		snprintf(what, sizeof what, own ? "likely begins with a number 0…%u" : "likely has pairs of an id 0…%u and a number",
+		    own ? SCRIPT_MILLINATS_MAX : r->options->vocab - 1);
+		if (!own && !number(word, r->options->vocab - 1, &id))
+			return fail(r, what, word);
+		*word = '\0';
+		if (!next_word(r, word) || !number(word, SCRIPT_MILLINATS_MAX, &number_of))
+			return fail(r, what, word);
+		status = add_likely(r, (struct likely){ r->script->count, own ? NO_ID : (int32_t)id, -(float)number_of / 1000 });
+		own = false;
+	} while (!status && next_word(r, word));
+	r->likely = true;
+	return status;
+}
+
+/* The id that `likely` was waiting for. */
+static void name_likely(struct script *s, int32_t id)
+{
+	for (uint32_t i = s->likely_count; i-- > 0 && s->likely[i].at == s->count;)
+		if (s->likely[i].id == NO_ID)
+			s->likely[i].id = id;
+}
+
 static enum status on_script(struct reader *r, uint32_t *capacity)
 {
 	struct script_backend *b = r->backend;
@@ -154,8 +227,8 @@ static enum status on_script(struct reader *r, uint32_t *capacity)
 	for (uint32_t i = 0; i < b->count; i++)
 		if (!strcmp(b->scripts[i].name, word))
 			return fail(r, "script names are unique", word);
-	if (r->delayed)
-		return fail(r, "a delay is followed by ids", "script");
+	if (r->delayed || r->likely)
+		return fail(r, "a delay or likely is followed by ids", "script");
 	status = grow(r, (void **)&b->scripts, b->count, capacity, SCRIPT_COUNT_MAX, sizeof *b->scripts);
 	if (status)
 		return status;
@@ -189,6 +262,9 @@ static enum status on_ids(struct reader *r)
 		if (r->delayed)
 			s->delays[s->delay_count++] = (struct delay){ s->count, r->delay_ns };
 		r->delayed = false;
+		if (r->likely)
+			name_likely(s, (int32_t)(int64_t)id);
+		r->likely = false;
 		s->ids[s->count++] = (int32_t)(int64_t)id;
 		any = true;
 	}
@@ -202,6 +278,13 @@ static enum status on_statement(struct reader *r, const char *statement, uint32_
 
 	if (!strcmp(statement, "script"))
 		return on_script(r, capacity);
+	if (!strcmp(statement, "overlap")) {
+		char more[WORD_MAX];
+		if (r->script || next_word(r, more))
+			return fail(r, "overlap stands alone before the first script", statement);
+		r->backend->ops.overlaps = 1;
+		return STATUS_OK;
+	}
 	if (!strcmp(statement, "prefill")) {
 		if (r->script)
 			return fail(r, "prefill stands before the first script", statement);
@@ -228,6 +311,8 @@ static enum status on_statement(struct reader *r, const char *statement, uint32_
 		}
 		return status;
 	}
+	if (!strcmp(statement, "likely"))
+		return on_likely(r);
 	if (!strcmp(statement, "repeat"))
 		return one_number(r, statement, UINT32_MAX, &r->script->repeat);
 	if (!strcmp(statement, "eos")) {
@@ -236,7 +321,7 @@ static enum status on_statement(struct reader *r, const char *statement, uint32_
 			r->script->eos = (int32_t)value;
 		return status;
 	}
-	return fail(r, "a statement is script, pace, ids, delay, repeat, eos or prefill", statement);
+	return fail(r, "a statement is script, pace, ids, delay, likely, repeat, eos, prefill or overlap", statement);
 }
 
 static enum status read_all(struct reader *r)
@@ -253,8 +338,8 @@ static enum status read_all(struct reader *r)
 		if (r->at < r->end)
 			r->at++;
 	}
-	if (r->delayed)
-		return fail(r, "a delay is followed by ids", "");
+	if (r->delayed || r->likely)
+		return fail(r, "a delay or likely is followed by ids", "");
 	if (!r->script)
 		return fail(r, "a file has at least one script", "");
 	for (uint32_t i = 0; i < r->backend->count; i++) {
@@ -278,9 +363,13 @@ static void script_destroy(struct backend *b)
 	for (uint32_t i = 0; i < s->count; i++) {
 		free(s->scripts[i].ids);
 		free(s->scripts[i].delays);
+		free(s->scripts[i].likely);
 	}
 	free(s->scripts);
-	free(s->ids);
+	for (int i = 0; i < BACKEND_SAMPLES_MAX; i++) {
+		free(s->draws[i].ids);
+		free(s->draws[i].logprobs);
+	}
 	free(s);
 }
 
@@ -344,25 +433,45 @@ static enum status kv_alloc(struct backend *b, uint32_t group, const struct kv_g
 static uint64_t scratch_bytes(const struct backend *b, const struct backend_limits *limits)
 {
 	(void)b;
-	return (uint64_t)limits->logit_rows * sizeof(int32_t);
+	return (uint64_t)limits->logit_rows * (sizeof(int32_t) + sizeof(struct sample_logprobs)) * BACKEND_SAMPLES_MAX;
 }
 
 static enum status scratch_alloc(struct backend *b, const struct backend_limits *limits, struct error *error)
 {
 	struct script_backend *s = of(b);
-	int32_t               *ids = realloc(s->ids, (limits->logit_rows ? limits->logit_rows : 1) * sizeof *ids);
 
-	if (!ids)
-		return error_set(error, STATUS_NOMEM, "no memory for %u ids", limits->logit_rows);
-	s->ids = ids;
+	for (int i = 0; i < BACKEND_SAMPLES_MAX; i++) {
+		uint32_t                rows = limits->logit_rows ? limits->logit_rows : 1;
+		int32_t                *ids = realloc(s->draws[i].ids, rows * sizeof *ids);
+		struct sample_logprobs *logprobs;
+
+		if (ids)
+			s->draws[i].ids = ids;
+		logprobs = realloc(s->draws[i].logprobs, rows * sizeof *logprobs);
+		if (logprobs)
+			s->draws[i].logprobs = logprobs;
+		if (!ids || !logprobs)
+			return error_set(error, STATUS_NOMEM, "no memory for %u ids", limits->logit_rows);
+	}
 	s->ids_capacity = limits->logit_rows;
 	return STATUS_OK;
+}
+
+/* The step that was being enqueued is complete: nothing more comes to it. */
+static void close_step(struct script_backend *s)
+{
+	if (!s->open)
+		return;
+	s->idle_ns = (s->begin_ns > s->idle_ns ? s->begin_ns : s->idle_ns) + s->length_ns;
+	s->open = false;
 }
 
 static enum status step_begin(struct backend *b, const struct batch *batch)
 {
 	struct script_backend *s = of(b);
 
+	close_step(s);
+	s->open = true;
 	s->begin_ns = clock_now_ns();
 	s->length_ns = batch->logit_row_count ? 0 : s->prefill_ns;
 	return STATUS_OK;
@@ -440,42 +549,115 @@ static int32_t draw(const struct script *script, uint64_t generated, uint64_t *r
 	return script->ids[generated % script->count];
 }
 
+/* What the script says of the place of id number GENERATED, the K most likely ids of it. */
+static void tell_logprobs(const struct script *s, uint64_t generated, int32_t id, uint32_t k, struct sample_logprobs *ret)
+{
+	uint32_t at = s->count ? (uint32_t)(generated % s->count) : 0;
+	bool     over = s->count == 0 || (s->repeat && generated / s->count >= s->repeat); /* it is the end */
+
+	*ret = (struct sample_logprobs){ .drawn = 0 };
+	for (uint32_t i = 0; i < s->likely_count && !over; i++) {
+		if (s->likely[i].at != at)
+			continue;
+		if (s->likely[i].id == id)
+			ret->drawn = s->likely[i].logprob;
+		if (ret->count == k)
+			continue;
+		ret->top[ret->count].id = s->likely[i].id;
+		ret->top[ret->count++].logprob = s->likely[i].logprob;
+	}
+	if (ret->count == 0 && k > 0) {
+		ret->top[0].id = id;
+		ret->count = 1;
+	}
+}
+
+static enum status sample_slot(struct backend *b, uint32_t slot, const struct sample_slot *from)
+{
+	(void)from;
+	return slot < of(b)->ids_capacity ? STATUS_OK : STATUS_INVALID;
+}
+
+/* The lowest id that MASK has; OTHERWISE when it has none. */
+static int32_t lowest(const uint32_t *mask, uint32_t vocab, int32_t otherwise)
+{
+	for (uint32_t id = 0; id < vocab; id++)
+		if (mask[id / 32] >> id % 32 & 1)
+			return (int32_t)id;
+	return otherwise;
+}
+
 static enum status sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit)
 {
 	struct script_backend *s = of(b);
+	struct draw           *to = &s->draws[s->samples % BACKEND_SAMPLES_MAX];
 
-	(void)vocab_limit; /* the parser kept to the vocabulary */
-	if (count > s->ids_capacity)
+	if (count > s->ids_capacity || s->samples - s->waited == BACKEND_SAMPLES_MAX)
 		return STATUS_LIMIT;
+	to->fault = NULL;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct script *script = &s->scripts[rows[i].params.seed % s->count];
 		uint64_t             ns;
 
-		s->ids[i] = draw(script, rows[i].generated, &ns);
-		if (s->ids[i] == ID_FAULT)
-			s->fault = script;
+		to->ids[i] = draw(script, rows[i].generated, &ns);
+		if (rows[i].mask && to->ids[i] >= 0 && !(rows[i].mask[to->ids[i] / 32] >> to->ids[i] % 32 & 1))
+			to->ids[i] = lowest(rows[i].mask, vocab_limit, to->ids[i]);
+		to->logprobs[i].count = UINT32_MAX;
+		if (rows[i].params.logprobs && to->ids[i] >= 0)
+			tell_logprobs(script, rows[i].generated, to->ids[i], rows[i].params.logprobs - 1, &to->logprobs[i]);
+		if (to->ids[i] == ID_FAULT)
+			to->fault = script;
 		if (ns > s->length_ns)
 			s->length_ns = ns;
 	}
+	close_step(s);
+	to->end_ns = s->idle_ns;
+	s->samples++;
 	return STATUS_OK;
+}
+
+static void sleep_until(uint64_t ns)
+{
+	struct timespec time = { (time_t)(ns / CLOCK_NS_PER_S), (long)(ns % CLOCK_NS_PER_S) };
+
+	if (ns > clock_now_ns())
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
+			;
 }
 
 static enum status wait(struct backend *b, int32_t *ret_ids, uint32_t count, struct error *error)
 {
 	struct script_backend *s = of(b);
-	uint64_t               until = s->begin_ns + s->length_ns;
-	struct timespec        time = { (time_t)(until / CLOCK_NS_PER_S), (long)(until % CLOCK_NS_PER_S) };
+	const struct draw     *from = &s->draws[s->waited % BACKEND_SAMPLES_MAX];
+	const struct script   *fault = NULL;
 
-	if (count > s->ids_capacity)
-		return error_set(error, STATUS_LIMIT, "script: %u ids are wanted, room is for %u", count, s->ids_capacity);
-	if (s->length_ns > 0)
-		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
-			;
-	s->length_ns = 0;
-	if (s->fault)
-		return error_set(error, STATUS_IO, "script %s says fault", s->fault->name);
-	if (ret_ids)
-		memcpy(ret_ids, s->ids, count * sizeof *ret_ids);
+	close_step(s);
+	if (!ret_ids) {
+		sleep_until(s->idle_ns);
+		for (; s->waited < s->samples; s->waited++)
+			if (s->draws[s->waited % BACKEND_SAMPLES_MAX].fault)
+				fault = s->draws[s->waited % BACKEND_SAMPLES_MAX].fault;
+	} else {
+		if (count > s->ids_capacity || s->waited == s->samples)
+			return error_set(error, STATUS_LIMIT, "script: %u ids are wanted of %llu samples, room is for %u", count,
+			    (unsigned long long)(s->samples - s->waited), s->ids_capacity);
+		sleep_until(from->end_ns);
+		fault = from->fault;
+		if (!fault)
+			memcpy(ret_ids, from->ids, count * sizeof *ret_ids);
+		s->waited++;
+	}
+	return fault ? error_set(error, STATUS_IO, "script %s says fault", fault->name) : STATUS_OK;
+}
+
+static enum status read_logprobs(struct backend *b, uint32_t index, struct sample_logprobs *ret)
+{
+	const struct script_backend *s = of(b);
+	const struct draw           *from = &s->draws[(s->waited + BACKEND_SAMPLES_MAX - 1) % BACKEND_SAMPLES_MAX];
+
+	if (s->waited == 0 || index >= s->ids_capacity || from->logprobs[index].count > SAMPLE_TOP_MAX)
+		return STATUS_INVALID;
+	*ret = from->logprobs[index];
 	return STATUS_OK;
 }
 
@@ -511,8 +693,10 @@ static const struct backend_ops script_ops = {
 	.silu_gate = silu_gate,
 	.logits = logits,
 	.kv_copy = kv_copy,
+	.sample_slot = sample_slot,
 	.sample = sample,
 	.wait = wait,
+	.read_logprobs = read_logprobs,
 	.read_logits = read_logits,
 };
 
@@ -529,7 +713,8 @@ enum status script_backend_parse(const char *text, size_t len, const char *label
 
 	if (!s)
 		return error_set(error, STATUS_NOMEM, "no memory for the script backend");
-	s->base.ops = &script_ops;
+	s->ops = script_ops;
+	s->base.ops = &s->ops;
 	if (options->vocab == 0)
 		status = error_set(error, STATUS_INVALID, "%s: a script needs a vocabulary", label);
 	else

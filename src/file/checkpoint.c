@@ -74,6 +74,7 @@ struct checkpoint {
 	const struct gguf *gguf;
 	struct entry *entries; /* sorted by name */
 	size_t        count;
+	unsigned      more_users; /* who must close it, too */
 };
 
 static enum status bad(const struct checkpoint *checkpoint, struct error *error, const char *format, ...)
@@ -135,20 +136,20 @@ static enum checkpoint_dtype dtype_of(int safetensors, int gguf)
 	return CHECKPOINT_DTYPE_COUNT;
 }
 
-static struct checkpoint_tensor view_safetensors(const struct safetensors_tensor *from, const char *shard)
+static struct checkpoint_tensor view_safetensors(const struct safetensors_tensor *from, const char *shard, const struct map *map)
 {
 	struct checkpoint_tensor to = { .name = from->name, .shard = shard, .dtype = dtype_of((int)from->dtype, -1),
-		.n_dims = from->n_dims, .data = from->data, .bytes = from->bytes };
+		.n_dims = from->n_dims, .data = from->data, .bytes = from->bytes, .map = map };
 
 	for (unsigned i = 0; i < CHECKPOINT_DIMENSIONS_MAX; i++)
 		to.dims[i] = i < from->n_dims ? from->dims[i] : 1;
 	return to;
 }
 
-static struct checkpoint_tensor view_gguf(const struct gguf_tensor *from, const char *shard)
+static struct checkpoint_tensor view_gguf(const struct gguf_tensor *from, const char *shard, const struct map *map)
 {
 	struct checkpoint_tensor to = { .name = from->name, .shard = shard, .dtype = dtype_of(-1, (int)from->type),
-		.n_dims = from->n_dims, .data = from->data, .bytes = from->bytes };
+		.n_dims = from->n_dims, .data = from->data, .bytes = from->bytes, .map = map };
 
 	for (unsigned i = 0; i < CHECKPOINT_DIMENSIONS_MAX; i++)
 		to.dims[i] = i < from->n_dims ? from->dims[from->n_dims - 1 - i] : 1;
@@ -169,11 +170,12 @@ static enum status collect(struct checkpoint *checkpoint, struct error *error)
 		return no_memory(checkpoint, error);
 	for (size_t i = 0; checkpoint->gguf && i < total; i++)
 		checkpoint->entries[checkpoint->count++].tensor =
-		    view_gguf(gguf_tensor_at(checkpoint->gguf, i), checkpoint->shards[0].name);
+		    view_gguf(gguf_tensor_at(checkpoint->gguf, i), checkpoint->shards[0].name, gguf_map(checkpoint->gguf));
 	for (size_t s = 0; s < checkpoint->shard_count; s++) {
 		const struct shard *shard = &checkpoint->shards[s];
 		for (size_t i = 0; shard->file && i < safetensors_count(shard->file); i++)
-			checkpoint->entries[checkpoint->count++].tensor = view_safetensors(safetensors_at(shard->file, i), shard->name);
+			checkpoint->entries[checkpoint->count++].tensor = view_safetensors(safetensors_at(shard->file, i), shard->name,
+			    safetensors_map(shard->file));
 	}
 	for (size_t i = 0; i < checkpoint->count; i++)
 		if (checkpoint->entries[i].tensor.dtype == CHECKPOINT_DTYPE_COUNT)
@@ -483,8 +485,11 @@ enum status checkpoint_from_gguf(const struct gguf *gguf, struct checkpoint **re
 
 void checkpoint_close(struct checkpoint *checkpoint)
 {
-	if (!checkpoint)
+	if (!checkpoint || checkpoint->more_users) {
+		if (checkpoint)
+			checkpoint->more_users--;
 		return;
+	}
 	for (size_t s = 0; s < checkpoint->shard_count; s++) {
 		safetensors_close(checkpoint->shards[s].file);
 		free(checkpoint->shards[s].name);
@@ -494,6 +499,12 @@ void checkpoint_close(struct checkpoint *checkpoint)
 	free(checkpoint->entries);
 	free(checkpoint->path);
 	free(checkpoint);
+}
+
+struct checkpoint *checkpoint_share(struct checkpoint *checkpoint)
+{
+	checkpoint->more_users++;
+	return checkpoint;
 }
 
 size_t checkpoint_count(const struct checkpoint *checkpoint) { return checkpoint->count; }

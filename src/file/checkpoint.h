@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 struct gguf;
+struct map;
 
 enum checkpoint_limits {
 	CHECKPOINT_SHARDS_MAX = 4096,
@@ -43,12 +44,15 @@ struct checkpoint_tensor {
 	uint64_t              dims[CHECKPOINT_DIMENSIONS_MAX]; /* the last one is contiguous; unused ones are 1 */
 	const void           *data;                            /* mapped, at any address: read it with memcpy */
 	size_t                bytes;
+	const struct map     *map; /* the file that DATA lies in; NULL: none, it is only in memory */
 };
 
 struct checkpoint; /* opaque */
 
 enum status checkpoint_open(const char *path, struct checkpoint **ret, struct error *error);
 void        checkpoint_close(struct checkpoint *checkpoint);
+/* The same handle for one more user: it stays open until each of them has closed it. */
+struct checkpoint *checkpoint_share(struct checkpoint *checkpoint);
 /* The view of a GGUF file that is already open; GGUF is borrowed. */
 enum status checkpoint_from_gguf(const struct gguf *gguf, struct checkpoint **ret, struct error *error);
 

@@ -492,7 +492,7 @@ fail:
 
 enum status gguf_parse(const void *bytes, size_t size, const char *label, struct gguf **ret, struct error *error)
 {
-	return make(bytes, size, (struct map){ 0 }, label, ret, error);
+	return make(bytes, size, (struct map){ .fd = -1 }, label, ret, error);
 }
 
 enum status gguf_open(const char *path, struct gguf **ret, struct error *error)
@@ -502,6 +502,8 @@ enum status gguf_open(const char *path, struct gguf **ret, struct error *error)
 
 	return status ? status : make(map.bytes, map.size, map, path, ret, error);
 }
+
+const struct map *gguf_map(const struct gguf *gguf) { return gguf->map.size ? &gguf->map : NULL; }
 
 void gguf_close(struct gguf *gguf)
 {

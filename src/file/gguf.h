@@ -40,12 +40,15 @@ struct gguf_tensor {
 };
 
 struct gguf; /* opaque */
+struct map;
 
 /* Opens and checks PATH.  On failure *error holds one line "PATH: what, where". */
 enum status gguf_open(const char *path, struct gguf **ret, struct error *error);
 /* The same over bytes in memory (fuzzing, tests); BYTES stay the caller's and must outlive the handle. */
 enum status gguf_parse(const void *bytes, size_t size, const char *label, struct gguf **ret, struct error *error);
 void        gguf_close(struct gguf *gguf);
+/* The file that tensors lie in; NULL when the bytes are the caller's. */
+const struct map *gguf_map(const struct gguf *gguf);
 
 /* Puts "PATH: " before the message, for those who read the file through this handle; returns STATUS. */
 enum status gguf_error_prefix(const struct gguf *gguf, enum status status, struct error *error);

@@ -1,5 +1,6 @@
 noinst_LIBRARIES += libfile.a
 libfile_a_SOURCES = src/file/gguf.c src/file/gguf.h src/file/map.c src/file/map.h src/file/jsonfile.c src/file/jsonfile.h \
+	src/file/json_pull.c src/file/json_pull.h \
 	src/file/safetensors.c src/file/safetensors_write.c src/file/safetensors.h src/file/checkpoint.c src/file/checkpoint.h \
 	src/file/hf_config.c src/file/hf_model.c src/file/hf_config.h
 libfile_a_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

@@ -3,6 +3,9 @@
  * The size is read once, when the file is opened, and every reader checks its offsets against it.  If someone truncates
  * the file while it is mapped, touching the lost pages is SIGBUS, as with any mapped file: replace a model by rename(2),
  * never in place.
+ *
+ * The file stays open beside its map: who copies much of it reads with fewer page faults than through the map.  A process
+ * has 1,024 descriptors as a rule, so only low ones are kept.
  */
 #include "file/map.h"
 
@@ -13,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { KEPT_MAX = 512 };
 
 enum status map_open(const char *path, size_t max, struct map *ret, struct error *error)
 {
@@ -33,14 +38,22 @@ enum status map_open(const char *path, size_t max, struct map *ret, struct error
 	}
 	if (info.st_size == 0) { /* mmap refuses it; the reader has better words */
 		close(fd);
-		*ret = (struct map){ nothing, 0 };
+		*ret = (struct map){ nothing, 0, -1 };
 		return STATUS_OK;
 	}
 	bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
-	if (bytes == MAP_FAILED)
-		return error_set(error, STATUS_IO, "%.160s: mmap of %jd bytes: %s", path, (intmax_t)info.st_size, strerror(errno));
-	*ret = (struct map){ bytes, (size_t)info.st_size };
+	if (bytes == MAP_FAILED) {
+		enum status status = error_set(error, STATUS_IO, "%.160s: mmap of %jd bytes: %s", path, (intmax_t)info.st_size,
+		    strerror(errno));
+
+		close(fd);
+		return status;
+	}
+	if (fd >= KEPT_MAX) {
+		close(fd);
+		fd = -1;
+	}
+	*ret = (struct map){ bytes, (size_t)info.st_size, fd };
 	return STATUS_OK;
 }
 
@@ -48,9 +61,12 @@ void map_close(struct map *map)
 {
 	if (!map)
 		return;
-	if (map->size)
+	if (map->size) {
 		munmap((void *)map->bytes, map->size);
-	*map = (struct map){ NULL, 0 };
+		if (map->fd >= 0)
+			close(map->fd);
+	}
+	*map = (struct map){ NULL, 0, -1 };
 }
 
 void map_release(const void *bytes, size_t size)

@@ -9,6 +9,7 @@
 struct map {
 	const unsigned char *bytes; /* never NULL while open */
 	size_t               size;
+	int                  fd; /* the same file, for pread; −1: none, nor where SIZE is 0 */
 };
 
 /* Maps PATH, a regular file of at most MAX bytes.  STATUS_NOT_FOUND when there is no such file. */

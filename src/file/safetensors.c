@@ -302,8 +302,10 @@ enum status safetensors_open(const char *path, struct safetensors **ret, struct 
 
 enum status safetensors_parse(const void *bytes, size_t size, const char *label, struct safetensors **ret, struct error *error)
 {
-	return make(bytes, size, (struct map){ NULL, 0 }, label, ret, error);
+	return make(bytes, size, (struct map){ .fd = -1 }, label, ret, error);
 }
+
+const struct map *safetensors_map(const struct safetensors *file) { return file->map.size ? &file->map : NULL; }
 
 void safetensors_close(struct safetensors *file)
 {

@@ -39,11 +39,14 @@ struct safetensors_tensor {
 };
 
 struct safetensors; /* opaque */
+struct map;
 
 enum status safetensors_open(const char *path, struct safetensors **ret, struct error *error);
 /* The same over bytes in memory (fuzzing, tests); BYTES stay the caller's and must outlive the handle. */
 enum status safetensors_parse(const void *bytes, size_t size, const char *label, struct safetensors **ret, struct error *error);
 void        safetensors_close(struct safetensors *file);
+/* The file that tensors lie in; NULL when the bytes are the caller's. */
+const struct map *safetensors_map(const struct safetensors *file);
 
 /* Tensors in the order of their data. */
 size_t                           safetensors_count(const struct safetensors *file);
@@ -65,5 +68,15 @@ struct safetensors_item {
 	const void            *data;
 };
 enum status safetensors_write(const char *path, const struct safetensors_item *items, size_t count, struct error *error);
+
+/* The same where not all data fit into memory: first the items, whose DATA is not looked at, then the data of each in their
+ * order, in one piece each.  close: the file is there once this returned STATUS_OK; else, and after abandon, it is as before. */
+struct safetensors_writer; /* opaque */
+enum status safetensors_writer_open(const char *path, const struct safetensors_item *items, size_t count,
+    struct safetensors_writer **ret, struct error *error);
+/* BYTES must be those of the item whose turn it is. */
+enum status safetensors_writer_add(struct safetensors_writer *writer, const void *data, size_t bytes, struct error *error);
+enum status safetensors_writer_close(struct safetensors_writer *writer, struct error *error);
+void        safetensors_writer_abandon(struct safetensors_writer *writer); /* NULL is fine */
 
 #endif

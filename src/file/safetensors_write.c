@@ -62,8 +62,29 @@ static enum status make_header(const char *path, const struct safetensors_item *
 	return STATUS_OK;
 }
 
-static enum status write_all(FILE *file, const char *path, const char *header, const struct safetensors_item *items,
-    size_t count, struct error *error)
+struct safetensors_writer {
+	char     *path, *temporary;
+	FILE     *file;
+	uint64_t *sizes; /* [count] bytes of the items */
+	size_t    count, next;
+};
+
+void safetensors_writer_abandon(struct safetensors_writer *writer)
+{
+	if (!writer)
+		return;
+	if (writer->file) {
+		fclose(writer->file);
+		remove(writer->temporary);
+	}
+	free(writer->path);
+	free(writer->temporary);
+	free(writer->sizes);
+	free(writer);
+}
+
+/* The size of the header, the header, blanks up to a multiple of eight. */
+static enum status write_header(struct safetensors_writer *writer, const char *header, struct error *error)
 {
 	static const char blanks[8] = "        ";
 	size_t            length = strlen(header), padded = (length + 7) / 8 * 8;
@@ -71,45 +92,92 @@ static enum status write_all(FILE *file, const char *path, const char *header, c
 
 	for (unsigned i = 0; i < 8; i++)
 		size[i] = (unsigned char)((uint64_t)padded >> 8 * i);
-	fwrite(size, 1, sizeof size, file);
-	fwrite(header, 1, length, file);
-	fwrite(blanks, 1, padded - length, file);
-	for (size_t i = 0; i < count; i++) {
-		uint64_t bytes = 0;
+	fwrite(size, 1, sizeof size, writer->file);
+	fwrite(header, 1, length, writer->file);
+	fwrite(blanks, 1, padded - length, writer->file);
+	return ferror(writer->file) ? failed(writer->temporary, error) : STATUS_OK;
+}
 
-		item_bytes(&items[i], &bytes);
-		if (bytes)
-			fwrite(items[i].data, 1, bytes, file);
+enum status safetensors_writer_open(const char *path, const struct safetensors_item *items, size_t count,
+    struct safetensors_writer **ret, struct error *error)
+{
+	struct safetensors_writer *writer;
+	char                      *header = NULL;
+	enum status                status = make_header(path, items, count, &header, error);
+
+	if (status)
+		return status;
+	writer = calloc(1, sizeof *writer);
+	if (writer) {
+		writer->count = count;
+		writer->path = strdup(path);
+		writer->sizes = calloc(count + 1, sizeof *writer->sizes);
+		if (asprintf(&writer->temporary, "%s.new", path) < 0)
+			writer->temporary = NULL;
 	}
-	return fflush(file) || ferror(file) ? failed(path, error) : STATUS_OK;
+	if (!writer || !writer->path || !writer->sizes || !writer->temporary) {
+		status = error_set(error, STATUS_NOMEM, "%.160s: no memory", path);
+		goto fail;
+	}
+	for (size_t i = 0; i < count; i++)
+		item_bytes(&items[i], &writer->sizes[i]);
+	writer->file = fopen(writer->temporary, "wb");
+	status = writer->file ? write_header(writer, header, error) : failed(writer->temporary, error);
+	if (status)
+		goto fail;
+	free(header);
+	*ret = writer;
+	return STATUS_OK;
+fail:
+	free(header);
+	safetensors_writer_abandon(writer);
+	return status;
+}
+
+enum status safetensors_writer_add(struct safetensors_writer *writer, const void *data, size_t bytes, struct error *error)
+{
+	if (writer->next == writer->count || bytes != writer->sizes[writer->next])
+		return error_set(error, STATUS_INTERNAL, "%.160s: %zu bytes are not those of item %zu of %zu", writer->path, bytes,
+		    writer->next, writer->count);
+	if (bytes && fwrite(data, 1, bytes, writer->file) != bytes)
+		return failed(writer->temporary, error);
+	writer->next++;
+	return STATUS_OK;
+}
+
+enum status safetensors_writer_close(struct safetensors_writer *writer, struct error *error)
+{
+	enum status status = STATUS_OK;
+
+	if (writer->next != writer->count)
+		status = error_set(error, STATUS_INTERNAL, "%.160s: %zu of %zu items were written", writer->path, writer->next,
+		    writer->count);
+	else if (fflush(writer->file))
+		status = failed(writer->temporary, error);
+	if (!status) {
+		if (fclose(writer->file))
+			status = failed(writer->temporary, error);
+		writer->file = NULL;
+		if (!status && rename(writer->temporary, writer->path))
+			status = failed(writer->path, error);
+		if (status)
+			remove(writer->temporary);
+	}
+	safetensors_writer_abandon(writer);
+	return status;
 }
 
 enum status safetensors_write(const char *path, const struct safetensors_item *items, size_t count, struct error *error)
 {
-	char       *header = NULL, *temporary;
-	FILE       *file;
-	enum status status = make_header(path, items, count, &header, error);
+	struct safetensors_writer *writer;
+	enum status                status = safetensors_writer_open(path, items, count, &writer, error);
 
 	if (status)
 		return status;
-	if (asprintf(&temporary, "%s.new", path) < 0) {
-		free(header);
-		return error_set(error, STATUS_NOMEM, "%.160s: no memory", path);
-	}
-	file = fopen(temporary, "wb");
-	if (!file) {
-		status = failed(temporary, error);
-		goto out;
-	}
-	status = write_all(file, temporary, header, items, count, error);
-	if (fclose(file) && !status)
-		status = failed(temporary, error);
-	if (!status && rename(temporary, path))
-		status = failed(path, error);
-	if (status)
-		remove(temporary);
-out:
-	free(temporary);
-	free(header);
+	for (size_t i = 0; i < count && !status; i++)
+		status = safetensors_writer_add(writer, items[i].data, writer->sizes[i], error);
+	if (!status)
+		return safetensors_writer_close(writer, error);
+	safetensors_writer_abandon(writer);
 	return status;
 }

@@ -69,6 +69,7 @@ struct request {
 
 	uint64_t accepted_ns, deadline_ns; /* deadline: HEAD, BODY, LINGER */
 	uint64_t progress_ns;              /* last byte written, or since when there are bytes to write */
+	uint64_t answer_by_ns;             /* the client's own deadline, once parsed; 0 = none */
 
 	/* Body. */
 	struct buf   body;
@@ -89,6 +90,7 @@ struct request {
 	uint64_t id;
 	bool     reserved, submitted; /* RESERVE, SUBMIT written */
 	uint32_t sent;                /* prompt tokens written */
+	uint32_t lists;               /* the job's lists written, of WIRE_LIST_COUNT */
 	uint32_t choices;             /* the job's, which is the helper's while it tokenises */
 	uint32_t ends_due;            /* choices whose END has not been received */
 	uint32_t choices_open;        /* choices whose END has not been rendered */
@@ -144,6 +146,7 @@ void request_drop(struct request *request, const char *outcome);
 /* generate.c */
 void generate_begin(struct request *request, uint64_t now_ns); /* the body is complete */
 void generate_on_job(struct request *request, uint64_t now_ns);
+void generate_expire(struct request *request, uint64_t now_ns); /* its deadline came before it was submitted */
 /* Looks at replies and writes the records that wait for room. */
 void generate_pump(struct child *child, uint64_t now_ns);
 /* Takes all events.  STATUS_INVALID: the lane is broken. */

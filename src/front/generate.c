@@ -9,12 +9,13 @@
 #include "front/child.h"
 
 #include "base/clock.h"
+#include "base/floats.h"
 #include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETRY_AFTER_LOST_S = 2, IDS_AT_ONCE = 256 };
+enum { RETRY_AFTER_LOST_S = 2, IDS_AT_ONCE = 256, LOGPROBS_AT_ONCE = 16 };
 
 /* The records of an event buffer: as they came, each padded to 8 bytes so that the next one is aligned. */
 static size_t padded(size_t bytes) { return (bytes + 7) & ~(size_t)7; }
@@ -136,6 +137,10 @@ static void write_reserve(struct request *request)
 	struct wire_reserve record = { .header.type = WIRE_RESERVE,
 		.req = request->id,
 		.key = job->key,
+		.key_requests = job->key_requests,
+		.key_tokens = job->key_tokens,
+		.priority = (int16_t)job->priority,
+		.choices = (uint16_t)job->choices,
 		.generation = request->generation,
 		.slot = (uint16_t)request->slot,
 		.prompt_bytes = (uint32_t)request->body_bytes,
@@ -147,9 +152,27 @@ static void write_reserve(struct request *request)
 	attach_ring(&request->child->attach);
 }
 
+void generate_expire(struct request *request, uint64_t now_ns)
+{
+	fail(request, STATUS_TIMEOUT, 0, now_ns, "the time this request may take is over; nothing was generated");
+}
+
+static bool expired(const struct request *request, uint64_t now_ns)
+{
+	return request->answer_by_ns && now_ns >= request->answer_by_ns;
+}
+
 static void reserve(struct request *request, uint64_t now_ns)
 {
 	struct child *child = request->child;
+	uint64_t      timeout_ns = api_call_job(request->call)->timeout_ns;
+
+	if (timeout_ns)
+		request->answer_by_ns = request->accepted_ns + timeout_ns;
+	if (expired(request, now_ns)) {
+		generate_expire(request, now_ns);
+		return;
+	}
 
 	if (!attach_ready(&child->attach, now_ns)) {
 		fail(request, STATUS_UNAVAILABLE, RETRY_AFTER_LOST_S, now_ns, "the model is not ready; try again soon");
@@ -168,12 +191,43 @@ static enum status write_submit(struct request *request)
 {
 	const struct api_job *job = api_call_job(request->call);
 	struct wire_submit    record = { .header.type = WIRE_SUBMIT, .req = request->id, .seed = job->sampling.seed,
+		   .deadline_ns = request->answer_by_ns, .key = job->key, .priority = (int16_t)job->priority,
 		   .generation = request->generation, .slot = (uint16_t)request->slot, .choices = (uint16_t)job->choices,
 		   .prompt_tokens = job->prompt_tokens, .max_tokens = job->max_tokens, .temperature = job->sampling.temperature,
 		   .top_p = job->sampling.top_p, .min_p = job->sampling.min_p, .top_k = job->sampling.top_k,
-		   .flags = job->ignore_eos ? WIRE_FLAG_IGNORE_EOS : 0 };
+		   .flags = job->ignore_eos ? WIRE_FLAG_IGNORE_EOS : 0, .repetition = job->sampling.repetition,
+		   .presence = job->sampling.presence, .frequency = job->sampling.frequency, .min_tokens = job->sampling.min_tokens,
+		   .logprobs = (uint16_t)job->sampling.logprobs, .bias_count = (uint16_t)job->bias_count,
+		   .stop_count = (uint16_t)job->stop_count, .allowed_count = (uint16_t)job->allowed_count,
+		   .think_budget = job->think_budget, .think_open_count = (uint16_t)job->think_open_count,
+		   .think_close_count = (uint16_t)job->think_close_count };
 
 	return write_record(request, &record, sizeof record, NULL, 0);
+}
+
+/* The lists that are not empty, as far as the ring has room. */
+static enum status write_lists(struct request *request)
+{
+	const struct api_job *job = api_call_job(request->call);
+	const struct {
+		const void *words;
+		uint32_t    count;
+	} lists[WIRE_LIST_COUNT] = {
+		[WIRE_LIST_BIAS] = { job->bias, 2 * job->bias_count },
+		[WIRE_LIST_STOP_IDS] = { job->stop_ids, job->stop_count },
+		[WIRE_LIST_ALLOWED_IDS] = { job->allowed_ids, job->allowed_count },
+		[WIRE_LIST_THINK_OPEN] = { job->think_open, job->think_open_count },
+		[WIRE_LIST_THINK_CLOSE] = { job->think_close, job->think_close_count },
+	};
+
+	for (; request->lists < WIRE_LIST_COUNT; request->lists++) {
+		struct wire_list record = { .header.type = WIRE_LIST, .req = request->id, .generation = request->generation,
+			.slot = (uint16_t)request->slot, .kind = (uint16_t)request->lists, .count = lists[request->lists].count };
+
+		if (record.count && write_record(request, &record, sizeof record, lists[request->lists].words, record.count))
+			return STATUS_FULL;
+	}
+	return STATUS_OK;
 }
 
 /* SUBMIT, then the prompt in pieces, as far as the ring has room now and the others' turns allow. */
@@ -194,7 +248,7 @@ static void submit(struct request *request, uint64_t now_ns)
 		request->submitted = true;
 		scoreboard_add(child->counters, COUNTER_SUBMITTED, 1);
 	}
-	while (request->sent < job->prompt_tokens && pieces < CHILD_PIECES) {
+	while (!write_lists(request) && request->sent < job->prompt_tokens && pieces < CHILD_PIECES) {
 		uint32_t           count = job->prompt_tokens - request->sent;
 		struct wire_tokens record = { .header.type = WIRE_TOKENS, .req = request->id, .generation = request->generation,
 			.slot = (uint16_t)request->slot, .offset = request->sent };
@@ -236,8 +290,41 @@ void generate_on_job(struct request *request, uint64_t now_ns)
 		fail(request, STATUS_UNAVAILABLE, RETRY_AFTER_LOST_S, now_ns, "the model has gone away; try again soon");
 		return;
 	}
+	if (expired(request, now_ns)) {
+		generate_expire(request, now_ns);
+		return;
+	}
 	request->state = REQUEST_SUBMIT;
 	submit(request, now_ns);
+}
+
+/* What a rejection means to its client. */
+static void rejected(struct request *request, uint32_t value, uint64_t now_ns)
+{
+	const struct api_job *job = api_call_job(request->call);
+	uint32_t              seconds = lane_rejection_seconds(value);
+	struct error          error;
+
+	seconds = seconds ? seconds : 1;
+	switch (attach_ready(&request->child->attach, now_ns) ? lane_rejection_status(value) : STATUS_UNAVAILABLE) {
+	case STATUS_KEY_REQUESTS:
+		error_set(&error, STATUS_KEY_REQUESTS, "this API key may have %u requests at a time, and as many are running or waiting",
+		    job->key_requests);
+		break;
+	case STATUS_KEY_TOKENS:
+		error_set(&error, STATUS_KEY_TOKENS, "this API key may use %u tokens a minute, and this request would exceed them; "
+		    "try again in %u s", job->key_tokens, seconds);
+		break;
+	case STATUS_QUEUE_TOKENS:
+		error_set(&error, STATUS_QUEUE_TOKENS, "too many tokens are waiting to be computed; try again later");
+		break;
+	case STATUS_UNAVAILABLE: /* it began to drain after the request was taken on */
+		error_set(&error, STATUS_UNAVAILABLE, "the service is ending; try again later");
+		break;
+	default:
+		error_set(&error, STATUS_FULL, "too many requests are waiting; try again later");
+	}
+	request_fail(request, &error, seconds, now_ns);
 }
 
 static void look_at_reply(struct request *request, uint64_t now_ns)
@@ -252,10 +339,7 @@ static void look_at_reply(struct request *request, uint64_t now_ns)
 	case LANE_REPLY_REJECT:
 		scoreboard_add(request->child->counters, COUNTER_REJECTED, 1);
 		leave_slot(request); /* its generation is over */
-		if (attach_ready(&request->child->attach, now_ns))
-			fail(request, STATUS_FULL, value ? value : 1, now_ns, "too many requests are waiting; try again later");
-		else /* it began to drain after the request was taken on */
-			fail(request, STATUS_UNAVAILABLE, value ? value : 1, now_ns, "the service is ending; try again later");
+		rejected(request, value, now_ns);
 		return;
 	case LANE_REPLY_NONE:
 		return;
@@ -366,15 +450,33 @@ static enum status render_end(struct request *request, const struct wire_end *en
 	enum status status = STATUS_UNAVAILABLE;
 	if (end->status != STATUS_OK && end->status < STATUS_COUNT)
 		status = (enum status)end->status;
-	error_set(&error, status, "%s",
-	    end->finish == WIRE_FINISH_CANCELLED ? "the request was ended by the server" : status_text(status));
+	if (end->step)
+		error_set(&error, status, "%s: the logits of step %llu were not finite", status_text(status),
+		    (unsigned long long)end->step);
+	else
+		error_set(&error, status, "%s",
+		    end->finish == WIRE_FINISH_CANCELLED ? "the request was ended by the server" : status_text(status));
 	request_fail(request, &error, end->retry_after_s, now_ns);
 	return STATUS_OK;
+}
+
+/* The log probabilities behind an id of an event; *ret_words is their number. */
+static void read_logprobs(const int32_t *words, uint32_t logprobs, struct sample_logprobs *ret)
+{
+	ret->drawn = floats_from_bits((uint32_t)words[0]);
+	ret->count = logprobs - 1;
+	for (uint32_t i = 0; i < ret->count; i++) {
+		ret->top[i].id = words[1 + 2 * i];
+		ret->top[i].logprob = floats_from_bits((uint32_t)words[2 + 2 * i]);
+	}
 }
 
 /* Consecutive TOKEN events of one choice, given to the API at once: what has piled up becomes one piece of text. */
 static enum status render_tokens(struct request *request, const struct wire_token *first)
 {
+	const bool        wanted = api_call_job(request->call)->sampling.logprobs > 0;
+	const uint32_t    at_once = wanted ? LOGPROBS_AT_ONCE : IDS_AT_ONCE;
+	struct sample_logprobs logprobs[LOGPROBS_AT_ONCE];
 	int32_t           ids[IDS_AT_ONCE];
 	uint32_t          count = 0, keep = 0;
 	bool              stop = false;
@@ -384,20 +486,28 @@ static enum status render_tokens(struct request *request, const struct wire_toke
 
 	while (request->events_at < request->events.len) {
 		const struct wire_token *event = (const struct wire_token *)(const void *)(bytes + request->events_at);
-		if (event->header.type != WIRE_TOKEN || event->choice != choice || count + event->count > IDS_AT_ONCE)
+		if (event->header.type != WIRE_TOKEN || event->choice != choice || count + event->count > at_once)
 			break;
-		memcpy(ids + count, event + 1, event->count * sizeof *ids);
-		count += event->count;
+		if (wanted != (event->logprobs > 0))
+			return STATUS_INTERNAL; /* the batcher sends what was not asked for */
+		for (uint32_t i = 0, words = wire_token_words(event->logprobs); i < event->count; i++, count++) {
+			const int32_t *token = (const int32_t *)(const void *)(event + 1) + i * words;
+			ids[count] = token[0];
+			if (wanted)
+				read_logprobs(token + 1, event->logprobs, &logprobs[count]);
+		}
 		request->rendered += event->header.bytes;
 		request->events_at += padded(event->header.bytes);
 	}
 	if (!request->first_token_ns)
 		request->first_token_ns = clock_now_ns();
-	status = api_call_tokens(request->call, choice, ids, count, &request->out, &stop, &keep);
+	status = wanted ? api_call_logprobs(request->call, choice, ids, logprobs, count) : STATUS_OK;
+	if (!status)
+		status = api_call_tokens(request->call, choice, ids, count, &request->out, &stop, &keep);
 	if (!status && stop) {
 		scoreboard_add(request->child->counters, COUNTER_STOPS, 1);
 		if (request->slot >= 0) {
-			lane_front_stop(lane_of(request), (uint32_t)request->slot, keep);
+			lane_front_stop(lane_of(request), (uint32_t)request->slot, choice, keep);
 			attach_ring(&request->child->attach);
 		}
 	}
@@ -438,6 +548,9 @@ void generate_render(struct request *request, uint64_t now_ns)
 			buf_free(&request->events);
 		else
 			buf_clear(&request->events);
+	} else { /* where the batcher is the faster one there is always a rest: what was rendered must not stay before it */
+		buf_consume(&request->events, request->events_at);
+		request->events_at = 0;
 	}
 	if (request->choices_open == 0) {
 		request->state = REQUEST_FLUSH;

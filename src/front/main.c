@@ -15,11 +15,19 @@
 /* Descriptors of a child beyond its clients': sockets, pipes, epoll, the memory file a head is parsed from. */
 enum { FILES_MORE = 32 };
 
+/* Buffers of long prompts are mapped, so they go back when freed; in arenas of threads malloc_trim would leave most of them.
+ * Set, the threshold stays; otherwise it grows with what was freed. */
+enum { MAPPED_BYTES = 64 << 10 };
+
 int main(int argc, char **argv)
 {
-	static const struct program program = { "penstock-front",
-		"The FastCGI fronts of penstock: HTTP, JSON, keys and text on one side, token ids on the other.", PENSTOCK_CONF,
-		VERSION, true };
+	static const struct program program = {
+		.name = "penstock-front",
+		.summary = "The FastCGI fronts of penstock: HTTP, JSON, keys and text on one side, token ids on the other.",
+		.default_conf = PENSTOCK_CONF,
+		.version = VERSION,
+		.takes_listen_fd = true,
+	};
 	struct conf                 conf;
 	struct load                 load = { 0 };
 	struct error                error = { 0 };
@@ -27,6 +35,7 @@ int main(int argc, char **argv)
 	int                         listen_fd = -1;
 	enum status                 status;
 
+	mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
 	switch (program_start(&program, argc, argv, &conf, &listen_fd)) {
 	case PROGRAM_DONE:
 		return EXIT_SUCCESS;

@@ -71,12 +71,12 @@ static void log_access(const struct request *request, uint64_t now_ns)
 	count(request, status < 500 ? class : COUNTER_RESPONSES_5XX, 1);
 	enum log_level level = api_call_wants_body(request->call) || status >= 400 ? LOG_LEVEL_INFO : LOG_LEVEL_DEBUG;
 	log_write(level, 0,
-	    "request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out",
+	    "request %s key %016llx route %s status %d %s in %.1f ms, first token %.1f ms, tokens %u in %u out, job %llx",
 	    api_call_request_id(request->call), (unsigned long long)api_call_key(request->call),
 	    route_names[api_call_route(request->call)], status, request->outcome,
 	    (double)(now_ns - request->accepted_ns) / 1e6,
 	    request->first_token_ns ? (double)(request->first_token_ns - request->accepted_ns) / 1e6 : 0.0,
-	    request->prompt_tokens, request->answer_tokens);
+	    request->prompt_tokens, request->answer_tokens, (unsigned long long)request->id);
 }
 
 /* Frees everything; the descriptor leaves the epoll set by being closed. */
@@ -214,7 +214,7 @@ static void dispatch(struct request *request, uint64_t now_ns)
 
 /* Parameters that must not come twice: which one counts would depend on who reads them. */
 static const char *const single_params[] = { "REQUEST_METHOD", "DOCUMENT_URI", "SCRIPT_NAME", "CONTENT_LENGTH",
-	"CONTENT_TYPE", "HTTP_AUTHORIZATION", "HTTP_X_REQUEST_ID" };
+	"CONTENT_TYPE", "HTTP_AUTHORIZATION", "HTTP_X_REQUEST_ID", "HTTP_X_REQUEST_TIMEOUT" };
 
 static enum status check_params(const struct request *request, struct error *error)
 {
@@ -272,6 +272,7 @@ static void start(struct request *request, uint64_t now_ns)
 		.content_type = fcgi_param(connection, "CONTENT_TYPE", NULL),
 		.content_length = fcgi_param(connection, "CONTENT_LENGTH", NULL),
 		.request_id = fcgi_param(connection, "HTTP_X_REQUEST_ID", NULL),
+		.request_timeout = fcgi_param(connection, "HTTP_X_REQUEST_TIMEOUT", NULL),
 		.remote_address = fcgi_param(connection, "REMOTE_ADDR", NULL),
 		.now = (int64_t)clock.tv_sec,
 	};
@@ -467,6 +468,18 @@ static bool is_writing(const struct request *request)
 	    request->events_at < request->events.len;
 }
 
+/* Until the request is penstockd's its deadline is watched here, from then on there. */
+static bool waits_for_admission(const struct request *request)
+{
+	return request->answer_by_ns && !request->submitted &&
+	    (request->state == REQUEST_RESERVE || request->state == REQUEST_SUBMIT);
+}
+
+static uint64_t next_ping(const struct request *request)
+{
+	return may_ping(request) ? request->progress_ns + ms(request->child->conf->front_keepalive_ms) : UINT64_MAX;
+}
+
 uint64_t request_next_time(const struct request *request)
 {
 	switch (request->state) {
@@ -480,7 +493,9 @@ uint64_t request_next_time(const struct request *request)
 	default:
 		if (is_writing(request))
 			return request->progress_ns + ms(request->child->conf->batcher_slow_client_timeout_ms);
-		return may_ping(request) ? request->progress_ns + ms(request->child->conf->front_keepalive_ms) : UINT64_MAX;
+		if (waits_for_admission(request) && request->answer_by_ns < next_ping(request))
+			return request->answer_by_ns;
+		return next_ping(request);
 	}
 }
 
@@ -508,6 +523,10 @@ void request_on_time(struct request *request, uint64_t now_ns)
 		if (is_writing(request)) {
 			count(request, COUNTER_SLOW_CLIENTS, 1);
 			request_drop(request, "slow");
+			return;
+		}
+		if (waits_for_admission(request) && now_ns >= request->answer_by_ns) {
+			generate_expire(request, now_ns);
 			return;
 		}
 		request->progress_ns = now_ns;

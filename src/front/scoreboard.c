@@ -60,6 +60,19 @@ uint64_t scoreboard_sum(const struct scoreboard *board, enum counter id)
 	return sum;
 }
 
+static enum status render_histogram(const struct metrics *metrics, enum histogram id, struct buf *out)
+{
+	const struct metrics_buckets *buckets = metrics_histogram_buckets(id);
+	struct metrics_reading        reading;
+	char                          name[80];
+
+	metrics_read(metrics, id, &reading);
+	snprintf(name, sizeof name, "penstock_%s", metrics_histogram_name(id));
+	return exposition_append_histogram(out,
+	    &(struct exposition_histogram){ .name = name, .help = metrics_histogram_help(id), .divisor = buckets->divisor,
+	        .edge_count = buckets->edge_count, .edges = buckets->edges, .counts = reading.counts, .sum = reading.sum });
+}
+
 enum status scoreboard_render(const struct scoreboard *board, const char *instance, struct buf *out)
 {
 	struct exposition_row lines[COUNTER_COUNT + 2];
@@ -84,9 +97,11 @@ enum status scoreboard_render(const struct scoreboard *board, const char *instan
 	for (int id = 0; id < METRIC_COUNT; id++) {
 		snprintf(names[id], sizeof names[id], "penstock_%s", metrics_name((enum metric)id));
 		block[id] = (struct exposition_row){ names[id], metrics_kind((enum metric)id), metrics_help((enum metric)id),
-			"", metrics_get(&metrics, (enum metric)id) };
+			metrics_labels((enum metric)id), metrics_get(&metrics, (enum metric)id) };
 	}
 	status = exposition_append(out, block, METRIC_COUNT);
+	for (int id = 0; id < HISTOGRAM_COUNT && !status; id++)
+		status = render_histogram(&metrics, (enum histogram)id, out);
 	metrics_close(&metrics);
 	return status;
 }

@@ -14,7 +14,8 @@
 #define LANE_MAGIC UINT64_C(0x706e73746c616e31)
 
 _Static_assert(sizeof(struct lane_shared) % RING_CACHE_LINE == 0, "the rings start on a cache line");
-_Static_assert(sizeof(struct lane_slot_shared) == 2 * RING_CACHE_LINE, "the front's and the batcher's words of a slot");
+_Static_assert(sizeof(struct lane_slot_shared) == 4 * RING_CACHE_LINE, "the front's words of a slot, and the batcher's");
+_Static_assert((int)LANE_CHOICES_MAX == (int)WIRE_CHOICES_MAX, "a STOP for every choice");
 
 static uint64_t layout_hash(void)
 {
@@ -192,11 +193,20 @@ void lane_front_cancel(struct lane *lane, uint32_t slot)
 	    lane_control_keep(word));
 }
 
-void lane_front_stop(struct lane *lane, uint32_t slot, uint32_t keep)
+void lane_front_stop(struct lane *lane, uint32_t slot, uint32_t choice, uint32_t keep)
 {
 	uint64_t word = own_control(lane, slot);
 
-	store_control(lane, slot, lane_control_generation(word), lane_control_flags(word) | LANE_CONTROL_STOP, keep);
+	if (choice == 0) {
+		store_control(lane, slot, lane_control_generation(word), lane_control_flags(word) | LANE_CONTROL_STOP, keep);
+		return;
+	}
+	if (choice >= LANE_CHOICES_MAX)
+		return;
+	/* Relaxed: the word carries everything, and its own generation, so that it need not be cleared. */
+	atomic_store_explicit(&lane->shared->slots[slot].stops[choice - 1],
+	    LANE_CONTROL(lane_control_generation(word), LANE_CONTROL_STOP, keep < LANE_KEEP_MAX ? keep : LANE_KEEP_MAX),
+	    memory_order_relaxed);
 }
 
 void lane_front_consumed(struct lane *lane, uint32_t slot, uint32_t bytes)
@@ -312,6 +322,19 @@ uint64_t lane_batcher_control(const struct lane *lane, uint32_t slot)
 {
 	/* R2: acquire, pairs with R1. */
 	return slot < LANE_SLOTS_MAX ? atomic_load_explicit(&lane->shared->slots[slot].control, memory_order_acquire) : 0;
+}
+
+bool lane_batcher_stop(const struct lane *lane, uint32_t slot, uint32_t generation, uint32_t choice, uint32_t *ret_keep)
+{
+	uint64_t word;
+
+	if (slot >= LANE_SLOTS_MAX || choice == 0 || choice >= LANE_CHOICES_MAX)
+		return false;
+	word = atomic_load_explicit(&lane->shared->slots[slot].stops[choice - 1], memory_order_relaxed);
+	if (lane_control_generation(word) != generation || !(lane_control_flags(word) & LANE_CONTROL_STOP))
+		return false;
+	*ret_keep = lane_control_keep(word);
+	return true;
 }
 
 void lane_batcher_reply(struct lane *lane, uint32_t slot, uint32_t generation, enum lane_reply kind, uint32_t value)

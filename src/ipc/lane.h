@@ -16,7 +16,8 @@
  *   replies              intake   front                    counts stores to any slot.reply
  *   front_waiting        both     (the only exception)     what the child, asleep in epoll, wants to be woken for; the
  *                                                          child sets it, whoever takes it (exchange to 0) must wake
- *   slot.control         front    step, intake             {generation, CANCEL | STOP, keep}
+ *   slot.control         front    step, intake             {generation, CANCEL | STOP, keep}; STOP is of choice 0
+ *   slot.stops           front    step                     {generation, STOP, keep} of choices 1, 2, …
  *   slot.consumed        front    step                     {generation, event bytes already written to the client}
  *   slot.reply           intake   front                    {generation, ACCEPT | WAIT | REJECT, value}
  *
@@ -73,6 +74,7 @@
 
 enum {
 	LANE_SLOTS_MAX = 64,
+	LANE_CHOICES_MAX = 16, /* WIRE_CHOICES_MAX */
 	LANE_COUNT_MAX = 1024,
 	LANE_RECORD_RING = 1 << 18, /* bytes; a longer prompt streams through */
 	LANE_WINDOW_MIN = 1024,
@@ -83,6 +85,7 @@ enum {
 struct lane_slot_shared {
 	_Alignas(RING_CACHE_LINE) _Atomic uint64_t control;
 	_Atomic uint64_t consumed;
+	_Atomic uint64_t stops[LANE_CHOICES_MAX - 1];
 	_Alignas(RING_CACHE_LINE) _Atomic uint64_t reply;
 };
 
@@ -131,7 +134,8 @@ static inline uint32_t lane_control_generation(uint64_t word) { return (uint32_t
 static inline uint32_t lane_control_flags(uint64_t word) { return (uint32_t)(word >> 30) & 3; }
 static inline uint32_t lane_control_keep(uint64_t word) { return (uint32_t)word & LANE_KEEP_MAX; }
 
-/* Reply word; value is the position in the queue (WAIT) or seconds until a retry makes sense (REJECT). */
+/* Reply word; value is the position in the queue (WAIT) or a LANE_REJECTION (REJECT): why, an enum status that is answered
+ * with 429 or 503, and seconds until a retry makes sense. */
 enum lane_reply { LANE_REPLY_NONE, LANE_REPLY_ACCEPT, LANE_REPLY_WAIT, LANE_REPLY_REJECT };
 enum { LANE_REPLY_VALUE_MAX = 0xffffff };
 #define LANE_REPLY(generation, reply, value) \
@@ -139,6 +143,13 @@ enum { LANE_REPLY_VALUE_MAX = 0xffffff };
 static inline uint32_t        lane_reply_generation(uint64_t word) { return (uint32_t)(word >> 32); }
 static inline enum lane_reply lane_reply_kind(uint64_t word) { return (enum lane_reply)(word >> 24 & 0xff); }
 static inline uint32_t        lane_reply_value(uint64_t word) { return (uint32_t)word & LANE_REPLY_VALUE_MAX; }
+enum { LANE_REJECTION_SECONDS_MAX = 0xffff };
+#define LANE_REJECTION(status, seconds) ((uint32_t)(status) << 16 | ((uint32_t)(seconds) & LANE_REJECTION_SECONDS_MAX))
+static inline enum status lane_rejection_status(uint32_t value)
+{
+	return value >> 16 > STATUS_OK && value >> 16 < STATUS_COUNT ? (enum status)(value >> 16) : STATUS_FULL;
+}
+static inline uint32_t lane_rejection_seconds(uint32_t value) { return value & LANE_REJECTION_SECONDS_MAX; }
 
 /* Smallest geometry for SLOT_COUNT slots with STREAM_WINDOW bytes each; STATUS_LIMIT when out of range. */
 enum status lane_geometry_plan(uint32_t slot_count, uint32_t stream_window, struct lane_geometry *ret);
@@ -158,9 +169,9 @@ void lane_close(struct lane *lane); /* unmaps, closes its fd; NULL and zeroed ha
 /* Starts a new use of SLOT: bumps the generation, clears its credit, returns the generation (never 0). */
 uint32_t lane_front_open_slot(struct lane *lane, uint32_t slot);
 
-/* Posts CANCEL, or STOP with KEEP generated tokens kept, for the current generation of SLOT. */
+/* Posts CANCEL, or STOP for CHOICE with KEEP of its generated tokens kept, for the current generation of SLOT. */
 void lane_front_cancel(struct lane *lane, uint32_t slot);
-void lane_front_stop(struct lane *lane, uint32_t slot, uint32_t keep);
+void lane_front_stop(struct lane *lane, uint32_t slot, uint32_t choice, uint32_t keep);
 
 /* Publishes the event bytes (header.bytes each) of the current generation that have reached the client: a running total,
  * mod 2^32. */
@@ -201,6 +212,8 @@ bool lane_batcher_take_room_waiting(struct lane *lane);
 
 /* Step and intake threads: the control word of SLOT; 0 (no generation) for a slot that is not there. */
 uint64_t lane_batcher_control(const struct lane *lane, uint32_t slot);
+/* Step thread: was STOP posted for CHOICE ≥ 1 of (SLOT, GENERATION)?  *ret_keep is set then. */
+bool     lane_batcher_stop(const struct lane *lane, uint32_t slot, uint32_t generation, uint32_t choice, uint32_t *ret_keep);
 
 /* Intake thread: answers (SLOT, GENERATION); VALUE is cut to LANE_REPLY_VALUE_MAX.  Then lane_batcher_take_waiting. */
 void lane_batcher_reply(struct lane *lane, uint32_t slot, uint32_t generation, enum lane_reply kind, uint32_t value);

@@ -76,6 +76,25 @@ fail:
 	return status;
 }
 
+/* POSIX has no rename for shared memory; on Linux its names are files of this directory (shm_overview(7)). */
+#define DIRECTORY "/dev/shm"
+
+enum status object_keep(const char *instance, const char *kind, const char *kept_kind, struct error *error)
+{
+	char        name[OBJECT_NAME_MAX], from[OBJECT_NAME_MAX + sizeof DIRECTORY], to[OBJECT_NAME_MAX + sizeof DIRECTORY];
+	enum status status = make_name(instance, kind, name, error);
+
+	if (status)
+		return status;
+	snprintf(from, sizeof from, DIRECTORY "%s", name);
+	make_name(instance, kept_kind, name, error);
+	snprintf(to, sizeof to, DIRECTORY "%s", name);
+	if (rename(from, to) && errno != ENOENT)
+		return error_set(error, STATUS_IO, "cannot rename the shared-memory object %s to %s: %s; does it belong to another user?",
+		    from, to, strerror(errno));
+	return STATUS_OK;
+}
+
 void object_publish(void *object, uint64_t magic, uint64_t layout_hash)
 {
 	struct object_head *head = object;

@@ -32,6 +32,9 @@ struct object_head {
 enum status object_create(const char *instance, const char *kind, size_t bytes, unsigned mode, int gid,
     char ret_name[OBJECT_NAME_MAX], void **ret, struct error *error);
 
+/* Renames /penstock.INSTANCE.KIND, if there is one, to KEPT_KIND, in place of an older one of that name. */
+enum status object_keep(const char *instance, const char *kind, const char *kept_kind, struct error *error);
+
 /* The object is filled: readers may believe it from now on. */
 void object_publish(void *object, uint64_t magic, uint64_t layout_hash);
 

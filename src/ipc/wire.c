@@ -28,7 +28,8 @@ static const char layout_text[] =
 ;
 
 static const uint32_t layout_sizes[] = {
-	WIRE_VERSION, WIRE_TOKENS_MAX, WIRE_EVENT_IDS_MAX, WIRE_PROMPT_TOKENS_MAX, WIRE_CHOICES_MAX,
+	WIRE_VERSION, WIRE_TOKENS_MAX, WIRE_EVENT_IDS_MAX, WIRE_PROMPT_TOKENS_MAX, WIRE_CHOICES_MAX, WIRE_TOP_MAX, WIRE_BIAS_MAX,
+	WIRE_STOP_IDS_MAX, WIRE_ALLOWED_IDS_MAX, WIRE_THINK_IDS_MAX,
 #define WIRE(NAME, name, FIELDS) sizeof(struct wire_##name),
 #define F(type, name)
 #include "ipc/wire.def"
@@ -78,6 +79,12 @@ enum status wire_check_record(const void *buffer, size_t bytes, uint32_t slot_co
 		    (r->flags & ~(uint32_t)WIRE_FLAG_ALL) == 0;
 		break;
 	}
+	case WIRE_LIST: {
+		const struct wire_list *r = buffer;
+		fits = bytes >= sizeof *r && ids_fit(bytes, sizeof *r, r->count, WIRE_TOKENS_MAX) &&
+		    slot_fits(r->slot, slot_count, r->generation) && r->kind < WIRE_LIST_COUNT && r->reserved == 0;
+		break;
+	}
 	case WIRE_TOKENS: {
 		const struct wire_tokens *r = buffer;
 		fits = bytes >= sizeof *r && ids_fit(bytes, sizeof *r, r->count, WIRE_TOKENS_MAX) &&
@@ -100,7 +107,8 @@ enum status wire_check_event(const void *buffer, size_t bytes, uint32_t slot_cou
 	switch (header->type) {
 	case WIRE_TOKEN: {
 		const struct wire_token *e = buffer;
-		fits = bytes >= sizeof *e && ids_fit(bytes, sizeof *e, e->count, WIRE_EVENT_IDS_MAX) &&
+		fits = bytes >= sizeof *e && e->logprobs <= WIRE_TOP_MAX + 1 &&
+		    ids_fit(bytes, sizeof *e, e->count * wire_token_words(e->logprobs), WIRE_EVENT_IDS_MAX) &&
 		    slot_fits(e->slot, slot_count, e->generation) && e->choice < WIRE_CHOICES_MAX;
 		break;
 	}

@@ -5,10 +5,12 @@
 
 #include <string.h>
 
+static const char *const usual_types[] = { "full_attention", NULL };
+
 const struct dense_keys dense_keys_usual = {
 	.layers = "num_hidden_layers", .context = "max_position_embeddings", .width = "hidden_size",
 	.ffn = "intermediate_size", .heads = "num_attention_heads", .kv_heads = "num_key_value_heads",
-	.head_dim = "head_dim", .eps = "rms_norm_eps", .vocab = "vocab_size",
+	.head_dim = "head_dim", .eps = "rms_norm_eps", .vocab = "vocab_size", .layer_types = usual_types,
 };
 
 /* Of GGUF files the embedding says the vocabulary. */
@@ -26,8 +28,15 @@ static enum status read_vocab(struct model *model, const char *key, struct error
 	return hparam_u32(model, NULL, "vocab_size", false, model->info.vocab, model->info.vocab, &model->info.vocab, error);
 }
 
+static bool is_among(const char *word, const char *const *words)
+{
+	while (*words && strcmp(*words, word) != 0)
+		words++;
+	return *words != NULL;
+}
+
 /* Attention over the last tokens only; layer_types says it where it is there. */
-static enum status refuse_window(const struct model *model, struct error *error)
+static enum status refuse_window(const struct model *model, const char *const *allowed, struct error *error)
 {
 	const struct hf_config *config = model->source.config;
 	uint32_t                window = 0, first = 0;
@@ -41,9 +50,9 @@ static enum status refuse_window(const struct model *model, struct error *error)
 	status = hf_config_string_count(config, "layer_types", MODEL_LAYERS_MAX, &count, error);
 	for (size_t i = 0; !status && i < count; i++) {
 		status = hf_config_string_at(config, "layer_types", i, &type, error);
-		if (!status && strcmp(type, "full_attention") != 0)
-			status = error_set(error, STATUS_UNSUPPORTED, "%s: layer_types[%zu] = \"%.40s\": only \"full_attention\" is supported",
-			    config->label, i, type);
+		if (!status && !is_among(type, allowed))
+			status = error_set(error, STATUS_UNSUPPORTED, "%s: layer_types[%zu] = \"%.40s\": only \"%s\" is supported",
+			    config->label, i, type, allowed[0]);
 	}
 	if (status || count)
 		return status;
@@ -73,7 +82,8 @@ enum status dense_read(struct model *model, const struct dense_keys *keys, struc
 	        error)) ||
 	    (status = hparam_f64(model, keys->eps, "attention.layer_norm_rms_epsilon", true, 0, 1, &eps, error)) ||
 	    (status = hparam_refuse(model, NULL, "expert_count", "a mixture of experts", error)) ||
-	    (status = hparam_expect(model, "hidden_act", "silu", error)) || (status = refuse_window(model, error)))
+	    (status = hparam_expect(model, "hidden_act", "silu", error)) ||
+	    (status = refuse_window(model, keys->layer_types ? keys->layer_types : usual_types, error)))
 		return status;
 	model->kv_heads = model->heads;
 	model->head_dim = info->width / model->heads;
@@ -112,7 +122,7 @@ enum status dense_read_tied(struct model *model, uint32_t output, struct error *
 	enum status status = hparam_bool(model, "tie_word_embeddings", NULL, &tied, error);
 
 	if (!status && !tied)
-		model->required |= UINT32_C(1) << output;
+		model->required |= UINT64_C(1) << output;
 	return status;
 }
 
@@ -122,6 +132,6 @@ enum status dense_read_bias(struct model *model, const char *key, uint32_t bias,
 	enum status status = hparam_bool(model, key, NULL, &there, error);
 
 	if (!status && there)
-		model->required |= UINT32_C(1) << bias;
+		model->required |= UINT64_C(1) << bias;
 	return status;
 }

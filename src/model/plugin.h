@@ -12,11 +12,12 @@
 extern "C" {
 #endif
 
-#define PLUGIN_ENTRY "penstock_backend_entry_v1"
+#define PLUGIN_ENTRY "penstock_backend_entry_v2"
 
 struct plugin_options {
 	const char *device; /* UUID or index; "" = the first one */
 	const char *dtype;  /* of activations: "float32", "bfloat16"; "" = the backend's own choice */
+	const char *kernels; /* "auto", "library", "own", "portable" (option batcher.kernels); "" or NULL = auto */
 };
 
 /* What the entry point returns; static data of the object. */

@@ -1,12 +1,14 @@
 /* quant.c: owns the step from the tensors of one linear layer to a weight_desc: which of them belong together, their
  * shapes and types.  Does not own how values are read (weight.c) nor which weights a model has (load.c).  Invariant: a
- * descriptor that was returned names every tensor of its layer that has a say in the values, and none was taken twice. */
+ * descriptor that was returned names every tensor of its layer that has a say in the values, and none was taken
+ * twice. */
 #include "model/quant.h"
 
 #include "file/hf_config.h"
 #include "model/weight.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -32,7 +34,8 @@ static enum status read_activations(const struct hf_config *inputs, enum weight_
 	status = status ? status : hf_config_u32_or(inputs, "group_size", 1, GROUP_MAX, DEFAULT_BLOCK, &group, error);
 	if (status)
 		return status;
-	if (bits != 8 || !symmetric || (strategy == 1 && dynamic) || (strategy == 2 && (type == 1 || group != DEFAULT_BLOCK)))
+	if (bits != 8 || !symmetric || (strategy == 1 && dynamic) ||
+	    (strategy == 2 && (type == 1 || group != DEFAULT_BLOCK)))
 		return error_set(error, STATUS_UNSUPPORTED,
 		    "%s: %sactivations of %u bits (%s, by %s, %s): activations can be rounded to symmetric float8 or int8 "
 		    "by token, float8 by groups of 128, or with a fixed scale",
@@ -68,7 +71,8 @@ static enum status read_weights(const struct hf_config *weights, struct quant *q
 	return STATUS_OK;
 }
 
-static enum status read_groups(const struct hf_config *config, bool round_inputs, struct quant *quant, struct error *error)
+static enum status read_groups(const struct hf_config *config, bool round_inputs, struct quant *quant,
+    struct error *error)
 {
 	enum weight_input *const places[GROUP_KINDS] = { &quant->f8_input, &quant->i8_input, &quant->i4_input };
 	bool             seen[GROUP_KINDS] = { false }, differ = false;
@@ -92,8 +96,9 @@ static enum status read_groups(const struct hf_config *config, bool round_inputs
 		if (!status && round_inputs && inputs.object)
 			status = read_activations(&inputs, &wanted, error);
 		if (!status && seen[kind] && *places[kind] != wanted)
-			status = error_set(error, STATUS_UNSUPPORTED, "%s: %s%s: groups of equal weights, but their activations are "
-			    "to be rounded in different ways", groups.label, groups.path, key);
+			status = error_set(error, STATUS_UNSUPPORTED,
+			    "%s: %s%s: groups of equal weights whose activations are to be rounded in different ways",
+			    groups.label, groups.path, key);
 		seen[kind] = true;
 		*places[kind] = wanted;
 	}
@@ -103,21 +108,26 @@ static enum status read_groups(const struct hf_config *config, bool round_inputs
 }
 
 /* Quantisers of 4-bit integers: AWQ, GPTQ. */
-static enum status read_int4(const struct hf_config *config, const char *method, struct quant *quant, struct error *error)
+static enum status read_int4(const struct hf_config *config, const char *method, struct quant *quant,
+    struct error *error)
 {
 	static const char *const formats[] = { "gptq", "gptq_v2", NULL };
 	const char *version = "gemm";
 	int64_t     group = 0;
 	unsigned    format = 0;
-	enum status status = STATUS_OK;
+	uint32_t    bits;
+	enum status status = hf_config_u32_or(config, hf_config_kind(config, "w_bit") ? "w_bit" : "bits", 1, 16, 4, &bits, error);
 
-	status = hf_config_i64_or(config, hf_config_kind(config, "q_group_size") ? "q_group_size" : "group_size", -1, GROUP_MAX,
-	    0, &group, error);
+	if (!status && bits != 4)
+		return error_set(error, STATUS_UNSUPPORTED, "%s: %sbits = %u: %s weights of 4 bits are known", config->label, config->path,
+		    bits, method);
+	status = status ? status : hf_config_i64_or(config, hf_config_kind(config, "q_group_size") ? "q_group_size" : "group_size", -1,
+	    GROUP_MAX, 0, &group, error);
 	if (!status && strcmp(method, "awq") == 0) {
 		status = hf_config_string_or(config, "version", "gemm", &version, error);
 		if (!status && strcasecmp(version, "gemm") != 0)
-			return error_set(error, STATUS_UNSUPPORTED, "%s: %sversion = \"%.32s\": AWQ's gemm order is known", config->label,
-			    config->path, version);
+			return error_set(error, STATUS_UNSUPPORTED, "%s: %sversion = \"%.32s\": AWQ's gemm order is known",
+			    config->label, config->path, version);
 	} else if (!status && hf_config_kind(config, "checkpoint_format") == HF_STRING) {
 		status = hf_config_word_or(config, "checkpoint_format", formats, 0, &format, error);
 	}
@@ -232,7 +242,8 @@ static enum status take_needed(const struct layer *layer, const char *suffix, co
 	return status;
 }
 
-static enum status check_type(const struct layer *layer, const struct checkpoint_tensor *tensor, enum checkpoint_dtype dtype)
+static enum status check_type(const struct layer *layer, const struct checkpoint_tensor *tensor,
+    enum checkpoint_dtype dtype)
 {
 	if (tensor->dtype == dtype)
 		return STATUS_OK;
@@ -243,8 +254,8 @@ static enum status check_type(const struct layer *layer, const struct checkpoint
 static enum status bad_shape(const struct layer *layer, const struct checkpoint_tensor *tensor, const char *what)
 {
 	return error_set(layer->error, STATUS_INVALID, "tensor %.160s has the shape [%" PRIu64 ", %" PRIu64
-	    "], which is not that of %s of %" PRIu64 " × %" PRIu64 " weights", tensor->name, tensor->dims[0], tensor->dims[1], what,
-	    layer->rows, layer->columns);
+	    "], which is not that of %s of %" PRIu64 " × %" PRIu64 " weights", tensor->name, tensor->dims[0],
+	    tensor->dims[1], what, layer->rows, layer->columns);
 }
 
 static bool float_format(enum checkpoint_dtype dtype, enum weight_format *ret)
@@ -257,10 +268,29 @@ static bool float_format(enum checkpoint_dtype dtype, enum weight_format *ret)
 	}
 }
 
+/* Blocks of GGUF files. */
+static bool block_format(enum checkpoint_dtype dtype, enum weight_format *ret)
+{
+	static const struct { enum checkpoint_dtype dtype; enum weight_format format; } blocks[] = {
+		{ CHECKPOINT_Q4_0, WEIGHT_Q4_0 }, { CHECKPOINT_Q4_1, WEIGHT_Q4_1 }, { CHECKPOINT_Q5_0, WEIGHT_Q5_0 },
+		{ CHECKPOINT_Q5_1, WEIGHT_Q5_1 }, { CHECKPOINT_Q8_0, WEIGHT_Q8_0 }, { CHECKPOINT_Q2_K, WEIGHT_Q2_K },
+		{ CHECKPOINT_Q3_K, WEIGHT_Q3_K }, { CHECKPOINT_Q4_K, WEIGHT_Q4_K }, { CHECKPOINT_Q5_K, WEIGHT_Q5_K },
+		{ CHECKPOINT_Q6_K, WEIGHT_Q6_K }, { CHECKPOINT_IQ4_NL, WEIGHT_IQ4_NL }, { CHECKPOINT_IQ4_XS, WEIGHT_IQ4_XS },
+	};
+
+	for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+		if (blocks[i].dtype == dtype) {
+			*ret = blocks[i].format;
+			return true;
+		}
+	}
+	return false;
+}
+
 static uint64_t blocks_of(uint64_t length, uint64_t block) { return length / block + (length % block != 0); }
 
-/* Inputs per scale, when COUNT scales lie along the K inputs: what the configuration says if it fits, else what the shape
- * says.  0: all; UINT64_MAX: no answer. */
+/* Inputs per scale, when COUNT scales lie along the K inputs: what the configuration says if it fits, else what the
+ * shape says.  0: all; UINT64_MAX: no answer. */
 static uint64_t group_of(uint64_t columns, uint64_t count, uint32_t said)
 {
 	if (count == 1)
@@ -271,10 +301,11 @@ static uint64_t group_of(uint64_t columns, uint64_t count, uint32_t said)
 }
 
 /* Scales of X.weight, by their shape: one, one for every row, groups of inputs, or blocks. */
-static enum status set_scales(const struct layer *layer, const struct checkpoint_tensor *tensor, struct weight_desc *desc)
+static enum status set_scales(const struct layer *layer, const struct checkpoint_tensor *tensor,
+    struct weight_desc *desc)
 {
 	struct weight_scales s = { .data = tensor->data, .bytes = tensor->bytes };
-	uint64_t             count[2] = { tensor->n_dims > 0 ? tensor->dims[0] : 1, tensor->n_dims > 1 ? tensor->dims[1] : 1 };
+	const uint64_t      *count = tensor->dims; /* 1 beyond n_dims */
 
 	if (!float_format(tensor->dtype, &s.type))
 		return error_set(layer->error, STATUS_UNSUPPORTED, "tensor %.160s is %s, scales of F32, F16 or BF16 are known",
@@ -315,7 +346,8 @@ static enum status take_input(const struct layer *layer, enum weight_input input
 	if (!scale || input == WEIGHT_INPUT_FLOAT)
 		return STATUS_OK;
 	if (!float_format(scale->dtype, &type) || scale->bytes != (type == WEIGHT_F32 ? 4 : 2))
-		return error_set(layer->error, STATUS_UNSUPPORTED, "tensor %.160s must be one number in F32, F16 or BF16", scale->name);
+		return error_set(layer->error, STATUS_UNSUPPORTED, "tensor %.160s must be one number in F32, F16 or BF16",
+		    scale->name);
 	weight_read_row(&(struct weight_desc){ .format = type, .rows = 1, .columns = 1, .data = scale->data }, 0,
 	    &desc->input_scale);
 	return STATUS_OK;
@@ -335,7 +367,8 @@ static enum status take_no_zeros(const struct layer *layer)
 }
 
 /* X.weight of one byte per value. */
-static enum status take_bytes(const struct layer *layer, const struct checkpoint_tensor *tensor, struct weight_desc *desc)
+static enum status take_bytes(const struct layer *layer, const struct checkpoint_tensor *tensor,
+    struct weight_desc *desc)
 {
 	const struct checkpoint_tensor *scales;
 	enum weight_input               input = layer->quant->i8_input;
@@ -358,36 +391,69 @@ static enum status take_bytes(const struct layer *layer, const struct checkpoint
 	return status ? status : take_input(layer, input, desc);
 }
 
+/* Four-bit floats VALUES, two to a byte: a scale in e4m3 for so many inputs, and one for all. */
+static enum status take_f4(const struct layer *layer, const struct checkpoint_tensor *values, const char *common_name,
+    struct weight_desc *desc)
+{
+	const struct checkpoint_tensor *scales, *common;
+	enum weight_format              type = WEIGHT_F32;
+	struct weight_scales            s = { .type = WEIGHT_F8_E4M3, .block_rows = 1, .row_blocks = layer->rows };
+	enum status                     status = take_needed(layer, "weight_scale", &scales);
+
+	status = status ? status : check_type(layer, scales, CHECKPOINT_F8_E4M3);
+	status = status ? status : take_needed(layer, common_name, &common);
+	if (status)
+		return status;
+	if (values->n_dims != 2 || values->dims[0] != layer->rows || values->dims[1] != blocks_of(layer->columns, 2) ||
+	    layer->columns % 2)
+		return bad_shape(layer, values, "two 4-bit values per byte");
+	s.block_columns = group_of(layer->columns, scales->dims[1], 16);
+	if (scales->n_dims != 2 || scales->dims[0] != layer->rows || s.block_columns == UINT64_MAX)
+		return bad_shape(layer, scales, "scales");
+	if (!float_format(common->dtype, &type) || common->bytes != (type == WEIGHT_F32 ? 4 : 2))
+		return error_set(layer->error, STATUS_UNSUPPORTED, "tensor %.160s must be one number in F32, F16 or BF16", common->name);
+	weight_read_row(&(struct weight_desc){ .format = type, .rows = 1, .columns = 1, .data = common->data }, 0, &s.common);
+	if (!(s.common > 0 && s.common < INFINITY))
+		return error_set(layer->error, STATUS_INVALID, "tensor %.160s = %g: a positive number is needed", common->name,
+		    (double)s.common);
+	if (strcmp(common_name, "weight_global_scale") == 0)
+		s.common = 1 / s.common;
+	s.data = scales->data;
+	s.bytes = scales->bytes;
+	s.column_blocks = scales->dims[1];
+	desc->name = values->name;
+	desc->data = values->data;
+	desc->map = values->map;
+	desc->bytes = values->bytes;
+	desc->format = WEIGHT_F4_E2M1;
+	desc->scales = s;
+	status = take_optional(layer, "input_global_scale", &common);
+	return status ? status : take_input(layer, WEIGHT_INPUT_FLOAT, desc);
+}
+
 /* X.weight as it is. */
 static enum status take_plain(const struct layer *layer, bool vector, struct weight_desc *desc)
 {
-	static const struct { enum checkpoint_dtype dtype; enum weight_format format; } blocks[] = {
-		{ CHECKPOINT_Q4_0, WEIGHT_Q4_0 }, { CHECKPOINT_Q4_1, WEIGHT_Q4_1 }, { CHECKPOINT_Q5_0, WEIGHT_Q5_0 },
-		{ CHECKPOINT_Q5_1, WEIGHT_Q5_1 }, { CHECKPOINT_Q8_0, WEIGHT_Q8_0 }, { CHECKPOINT_Q2_K, WEIGHT_Q2_K },
-		{ CHECKPOINT_Q3_K, WEIGHT_Q3_K }, { CHECKPOINT_Q4_K, WEIGHT_Q4_K }, { CHECKPOINT_Q5_K, WEIGHT_Q5_K },
-		{ CHECKPOINT_Q6_K, WEIGHT_Q6_K }, { CHECKPOINT_IQ4_NL, WEIGHT_IQ4_NL }, { CHECKPOINT_IQ4_XS, WEIGHT_IQ4_XS },
-	};
 	const struct checkpoint_tensor *tensor;
 	uint64_t                        dims[2] = { vector ? layer->columns : layer->rows, layer->columns };
 	enum status status = checkpoint_take(layer->checkpoint, layer->name, &tensor, layer->error);
 
+	if (!status && tensor->dtype == CHECKPOINT_U8 && !vector)
+		return take_f4(layer, tensor, "weight_scale_2", desc);
 	if (!status)
 		status = checkpoint_check_shape(tensor, dims, vector ? 1 : 2, layer->error);
 	if (status)
 		return status;
 	desc->name = tensor->name;
 	desc->data = tensor->data;
+	desc->map = tensor->map;
 	desc->bytes = tensor->bytes;
 	if (float_format(tensor->dtype, &desc->format))
 		return STATUS_OK;
 	if (!vector && (tensor->dtype == CHECKPOINT_F8_E4M3 || tensor->dtype == CHECKPOINT_I8))
 		return take_bytes(layer, tensor, desc);
-	for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-		if (blocks[i].dtype == tensor->dtype) {
-			desc->format = blocks[i].format;
-			return STATUS_OK;
-		}
-	}
+	if (block_format(tensor->dtype, &desc->format))
+		return STATUS_OK;
 	return error_set(layer->error, STATUS_UNSUPPORTED, "tensor %.160s is %s, which is not a known format of a %s",
 	    tensor->name, checkpoint_dtype_name(tensor->dtype), vector ? "vector" : "weight");
 }
@@ -468,10 +534,12 @@ static enum status take_qweight(const struct layer *layer, struct weight_desc *d
 	if (status)
 		return status;
 	awq = values->dims[0] == layer->columns && values->dims[1] == layer->rows / 8;
-	if (values->n_dims != 2 || (!awq && (values->dims[0] != blocks_of(layer->columns, 8) || values->dims[1] != layer->rows)))
+	if (values->n_dims != 2 ||
+	    (!awq && (values->dims[0] != blocks_of(layer->columns, 8) || values->dims[1] != layer->rows)))
 		return bad_shape(layer, values, "eight 4-bit values per word");
 	desc->name = values->name;
 	desc->data = values->data;
+	desc->map = values->map;
 	desc->bytes = values->bytes;
 	desc->format = WEIGHT_I4;
 	desc->packing = awq ? WEIGHT_PACKED_AWQ : WEIGHT_PACKED_GPTQ;
@@ -498,7 +566,8 @@ static enum status check_stored_shape(const struct layer *layer, const struct ch
 		said[1] = narrow[1];
 	}
 	if (said[0] != layer->rows || said[1] != layer->columns)
-		return error_set(layer->error, STATUS_INVALID, "tensor %.160s says %" PRIu64 " × %" PRIu64 ", %" PRIu64 " × %" PRIu64
+		return error_set(layer->error, STATUS_INVALID,
+		    "tensor %.160s says %" PRIu64 " × %" PRIu64 ", %" PRIu64 " × %" PRIu64
 		    " is needed", shape->name, said[0], said[1], layer->rows, layer->columns);
 	return STATUS_OK;
 }
@@ -509,6 +578,8 @@ static enum status take_packed(const struct layer *layer, struct weight_desc *de
 	const struct checkpoint_tensor *values, *scales, *zeros, *index, *shape;
 	enum status                     status = take_needed(layer, "weight_packed", &values);
 
+	if (!status && values->dtype == CHECKPOINT_U8)
+		return take_f4(layer, values, "weight_global_scale", desc);
 	status = status ? status : check_type(layer, values, CHECKPOINT_I32);
 	status = status ? status : take_needed(layer, "weight_scale", &scales);
 	status = status ? status : take_optional(layer, "weight_zero_point", &zeros);
@@ -521,6 +592,7 @@ static enum status take_packed(const struct layer *layer, struct weight_desc *de
 		return bad_shape(layer, values, "eight 4-bit values per word");
 	desc->name = values->name;
 	desc->data = values->data;
+	desc->map = values->map;
 	desc->bytes = values->bytes;
 	desc->format = WEIGHT_I4;
 	desc->packing = WEIGHT_PACKED_COLUMNS;
@@ -552,4 +624,105 @@ enum status quant_take(struct checkpoint *checkpoint, const struct quant *quant,
 	if (status == STATUS_OK)
 		*ret = desc;
 	return status;
+}
+
+/* Slice INDEX of COUNT of TENSOR, as a tensor of its own. */
+static enum status slice_of(const struct layer *layer, const struct checkpoint_tensor *tensor, uint32_t index, uint32_t count,
+    struct checkpoint_tensor *ret)
+{
+	if (tensor->n_dims < 2 || tensor->dims[0] != count)
+		return error_set(layer->error, STATUS_INVALID, "tensor %.160s has %u dimensions, the first of %" PRIu64
+		    "; it must hold something for each of %u experts", tensor->name, tensor->n_dims, tensor->dims[0], count);
+	*ret = *tensor;
+	ret->n_dims--;
+	memmove(ret->dims, ret->dims + 1, (CHECKPOINT_DIMENSIONS_MAX - 1) * sizeof ret->dims[0]);
+	ret->dims[CHECKPOINT_DIMENSIONS_MAX - 1] = 1;
+	ret->bytes /= count;
+	ret->data = (const uint8_t *)tensor->data + index * ret->bytes;
+	return STATUS_OK;
+}
+
+/* NAME, taken with the first slice. */
+static enum status take_for_slice(const struct layer *layer, const char *name, uint32_t index,
+    const struct checkpoint_tensor **ret)
+{
+	*ret = checkpoint_find(layer->checkpoint, name);
+	return *ret && index == 0 ? checkpoint_take(layer->checkpoint, name, ret, layer->error) : STATUS_OK;
+}
+
+enum status quant_take_slice(struct checkpoint *checkpoint, const struct quant *quant, const char *name, uint32_t index,
+    uint32_t count, uint64_t rows, uint64_t columns, struct weight_desc *ret, struct error *error)
+{
+	static const char *const        endings[] = { "_scale_inv", "_scale" };
+	struct layer                    layer = { .checkpoint = checkpoint, .quant = quant, .name = name, .base_length = -1,
+		.rows = rows, .columns = columns, .error = error };
+	struct weight_desc              desc = { .rows = rows, .columns = columns };
+	const struct checkpoint_tensor *tensor = NULL, *scales = NULL;
+	struct checkpoint_tensor        slice;
+	uint64_t                        dims[2] = { rows, columns };
+	enum status                     status = take_for_slice(&layer, name, index, &tensor);
+
+	if (!status && !tensor)
+		return STATUS_NOT_FOUND;
+	status = status ? status : slice_of(&layer, tensor, index, count, &slice);
+	status = status ? status : checkpoint_check_shape(&slice, dims, 2, error);
+	if (status)
+		return status;
+	desc.name = tensor->name;
+	desc.data = slice.data;
+	desc.map = slice.map;
+	desc.bytes = slice.bytes;
+	for (unsigned i = 0; i < 2 && !status && !scales && tensor->dtype == CHECKPOINT_F8_E4M3; i++) {
+		char scale_name[NAME_MAX_BYTES];
+		int  length = snprintf(scale_name, sizeof scale_name, "%s%s", name, endings[i]);
+
+		if (length >= 0 && length < NAME_MAX_BYTES)
+			status = take_for_slice(&layer, scale_name, index, &scales);
+	}
+	if (!status && tensor->dtype == CHECKPOINT_F8_E4M3) {
+		desc.format = WEIGHT_F8_E4M3;
+		desc.input = quant->f8_input;
+		status = scales ? slice_of(&layer, scales, index, count, &slice) : STATUS_OK;
+		status = status || !scales ? status : set_scales(&layer, &slice, &desc);
+		if (desc.input == WEIGHT_INPUT_F8_TOKEN && quant->by_block && desc.scales.block_columns == DEFAULT_BLOCK)
+			desc.input = WEIGHT_INPUT_F8_GROUP;
+	} else if (!status && !float_format(tensor->dtype, &desc.format)) {
+		status = error_set(error, STATUS_UNSUPPORTED, "tensor %.160s is %s: of all experts together F32, F16, BF16 and F8_E4M3 "
+		    "are known", tensor->name, checkpoint_dtype_name(tensor->dtype));
+	}
+	if (status == STATUS_OK)
+		status = weight_check(&desc, error);
+	if (status == STATUS_OK)
+		*ret = desc;
+	return status;
+}
+
+void quant_units(const struct checkpoint *checkpoint, const struct quant *quant, const char *name, uint64_t columns,
+    uint64_t *ret_wanted, uint64_t *ret_needed)
+{
+	const struct checkpoint_tensor *values = checkpoint_find(checkpoint, name), *scales;
+	enum weight_format              format;
+	uint32_t                        block = 1, bytes, said = quant->group;
+	uint64_t                        groups = 1, group;
+
+	*ret_wanted = *ret_needed = 1;
+	if (values && block_format(values->dtype, &format) && weight_format_block(format, &block, &bytes)) {
+		*ret_wanted = *ret_needed = block;
+		return;
+	}
+	if (values && values->dtype != CHECKPOINT_F8_E4M3 && values->dtype != CHECKPOINT_I8)
+		return;
+	if (!values)
+		*ret_wanted = 8; /* to a word */
+	if ((scales = find_sibling(checkpoint, name, "scales")) != NULL) {
+		groups = find_sibling(checkpoint, name, "g_idx") ? 1 : scales->dims[0];
+	} else if ((scales = find_sibling(checkpoint, name, "weight_scale_inv")) != NULL ||
+	           (scales = find_sibling(checkpoint, name, "weight_scale")) != NULL) {
+		groups = scales->dims[1];
+		if (values && values->dtype == CHECKPOINT_F8_E4M3)
+			said = quant->block_columns ? quant->block_columns : DEFAULT_BLOCK;
+	}
+	group = groups > 1 ? group_of(columns, groups, said) : 0;
+	if (group && group != UINT64_MAX)
+		*ret_wanted = group;
 }

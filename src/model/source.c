@@ -49,6 +49,30 @@ enum status model_source_open(const char *path, struct model_source *ret, struct
 	return STATUS_OK;
 }
 
+enum status model_source_open_dummy(const char *path, struct model_source *ret, struct error *error)
+{
+	struct model_source source = { .config = calloc(1, sizeof *source.config), .dummy = true };
+	enum status         status = source.config ? open_config(path, source.config, error) :
+	    error_set(error, STATUS_NOMEM, "%.160s: no memory", path);
+
+	if (status) {
+		model_source_close(&source);
+		return status;
+	}
+	*ret = source;
+	return STATUS_OK;
+}
+
+const char *model_source_dtype(const struct model_source *source)
+{
+	struct hf_config text;
+	const char      *dtype = "";
+
+	if (!source->config || hf_config_text(source->config, &text, NULL) || hf_config_dtype(&text, &dtype, NULL))
+		return "";
+	return strcmp(dtype, "float16") ? "" : "float16";
+}
+
 void model_source_close(struct model_source *source)
 {
 	checkpoint_close(source->checkpoint);

@@ -1,14 +1,19 @@
 /* bpe.c: owns the merge table and the merging of one piece.  Does not split text and knows no special tokens.
  *
- * A piece starts as one symbol per byte in a doubly linked list.  A binary heap holds one entry per mergeable neighbour
- * pair, ordered by (rank, place); the smallest is merged, its two new neighbour pairs are pushed.  A symbol remembers the
- * rank of the pair it begins, so an entry is stale exactly when its rank is no longer that one.  Each merge removes a
- * symbol and pushes at most two entries: n bytes cost O(n log n), whatever they are.
+ * A piece starts as one symbol per byte, or per character in vocabularies that are spelled in characters.
+ *
+ * Few symbols, the rule: three arrays (ids, ranks and results of the neighbour pairs).  The smallest rank is found by
+ * looking at all of them, the pair is merged, the arrays close up: no pointers, and the whole piece lies in a few cache
+ * lines.  Many symbols: a doubly linked list and a binary heap with one entry per mergeable neighbour pair, ordered by
+ * (rank, place); the smallest is merged, its two new neighbour pairs are pushed.  A symbol remembers the rank of the pair it
+ * begins, so an entry is stale exactly when its rank is no longer that one.  Each merge removes a symbol and pushes at most
+ * two entries: n bytes cost O(n log n), whatever they are.
  *
  * Invariant: heap entries never exceed twice the symbols (one per pair at the start, each merge pops one and pushes two).
  */
 #include "text/bpe.h"
 #include "base/checked.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +25,19 @@ struct bpe_symbol {
 };
 
 /* A lookup that would pass more slots than this means a table built to be slow; honest ones stay below 50. */
-enum { PROBES_MAX = 256, TOKENS_START = 256 };
+enum { PROBES_MAX = 256, CONTROL_DEPTH_MAX = 64, FILTER_BITS = 1 << 21, BYTES = 256 };
 
-static uint32_t slot_of(const struct bpe *bpe, uint32_t left, uint32_t right)
+static uint64_t hash_of(uint32_t left, uint32_t right)
 {
-	uint64_t key = ((uint64_t)left << 32 | right) * UINT64_C(0x9e3779b97f4a7c15);
-	return (uint32_t)(key >> 32) & bpe->mask;
+	return ((uint64_t)left << 32 | right) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static uint32_t slot_of(const struct bpe *bpe, uint64_t hash) { return (uint32_t)(hash >> 32) & bpe->mask; }
+
+static uint64_t *filter_of(const struct bpe *bpe, uint64_t hash, uint64_t *ret_bit)
+{
+	*ret_bit = UINT64_C(1) << (hash >> 43 & 63);
+	return &bpe->filter[hash >> 49];
 }
 
 enum status bpe_init(struct bpe *bpe, size_t merges)
@@ -34,44 +46,77 @@ enum status bpe_init(struct bpe *bpe, size_t merges)
 
 	if (merges > BPE_MERGES_MAX)
 		return STATUS_LIMIT;
-	while (slots < merges * 2 + 1)
+	while (slots / 3 * 2 < merges + 1)
 		slots *= 2;
 	bpe->table = malloc(slots * sizeof *bpe->table);
-	if (!bpe->table)
+	bpe->filter = calloc(FILTER_BITS / 64, sizeof *bpe->filter);
+	if (!bpe->table || !bpe->filter)
 		return STATUS_NOMEM;
 	for (size_t i = 0; i < slots; i++)
 		bpe->table[i].rank = BPE_NONE;
 	bpe->mask = (uint32_t)(slots - 1);
 	for (int i = 0; i < 256; i++)
 		bpe->byte_ids[i] = -1;
-	bpe->longest = 1;
+	bpe->longest = bpe->symbols_per_byte = 1;
 	return STATUS_OK;
 }
 
 void bpe_free(struct bpe *bpe)
 {
 	free(bpe->table);
+	free(bpe->controls);
+	free(bpe->filter);
+	free(bpe->byte_pairs);
+	bpe->filter = bpe->byte_pairs = NULL;
 	bpe->table = NULL;
+	bpe->controls = NULL;
+	bpe->control_count = 0;
 }
 
-enum status bpe_add(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t merged)
+enum status bpe_add_control(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t merged)
 {
-	uint32_t slot = slot_of(bpe, left, right);
+	struct bpe_merge *controls = realloc(bpe->controls, (bpe->control_count + 1) * sizeof *controls);
+	size_t            at = bpe->control_count;
+
+	if (!controls)
+		return STATUS_NOMEM;
+	bpe->controls = controls;
+	for (; at > 0 && controls[at - 1].merged > merged; at--)
+		;
+	if (at > 0 && controls[at - 1].merged == merged)
+		return STATUS_OK; /* one way to take it apart is enough */
+	memmove(controls + at + 1, controls + at, (bpe->control_count++ - at) * sizeof *controls);
+	controls[at] = (struct bpe_merge){ left, right, 0, merged };
+	return STATUS_OK;
+}
+
+enum status bpe_add(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t merged, bool replace)
+{
+	uint64_t hash = hash_of(left, right), bit, *word = filter_of(bpe, hash, &bit);
+	uint32_t slot = slot_of(bpe, hash);
 
 	for (int probes = 0; bpe->table[slot].rank != BPE_NONE; probes++) {
-		if (bpe->table[slot].left == left && bpe->table[slot].right == right)
-			return STATUS_INVALID;
+		if (bpe->table[slot].left == left && bpe->table[slot].right == right) {
+			if (replace)
+				bpe->table[slot] = (struct bpe_merge){ left, right, rank, merged };
+			return replace ? STATUS_OK : STATUS_INVALID;
+		}
 		if (probes == PROBES_MAX)
 			return STATUS_LIMIT;
 		slot = (slot + 1) & bpe->mask;
 	}
 	bpe->table[slot] = (struct bpe_merge){ left, right, rank, merged };
+	*word |= bit;
 	return STATUS_OK;
 }
 
 static const struct bpe_merge *find(const struct bpe *bpe, uint32_t left, uint32_t right)
 {
-	for (uint32_t slot = slot_of(bpe, left, right);; slot = (slot + 1) & bpe->mask) {
+	uint64_t hash = hash_of(left, right), bit;
+
+	if (!(*filter_of(bpe, hash, &bit) & bit))
+		return NULL;
+	for (uint32_t slot = slot_of(bpe, hash);; slot = (slot + 1) & bpe->mask) {
 		const struct bpe_merge *merge = &bpe->table[slot];
 		if (merge->rank == BPE_NONE)
 			return NULL;
@@ -180,60 +225,216 @@ static void merge_all(const struct bpe *bpe, struct bpe_scratch *scratch, size_t
 	}
 }
 
-enum status bpe_emit(struct token_list *list, size_t max_tokens, int32_t id)
+/* Symbols on the way in: of a byte-level piece one per byte that has a token. */
+static size_t byte_symbols(const struct bpe *bpe, const char *piece, size_t len, uint32_t *ids)
 {
-	if (list->count >= max_tokens)
-		return STATUS_LIMIT;
-	if (list->count == list->capacity) {
-		size_t   capacity = list->capacity ? list->capacity : TOKENS_START / 2, bytes;
-		int32_t *ids;
-		if (!checked_mul_size(capacity, 2, &capacity) || !checked_mul_size(capacity, sizeof *ids, &bytes))
-			return STATUS_LIMIT;
-		ids = realloc(list->ids, bytes);
-		if (!ids)
-			return STATUS_NOMEM;
-		list->ids = ids;
-		list->capacity = capacity;
+	size_t count = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		int32_t id = bpe->byte_ids[(unsigned char)piece[i]];
+		ids[count] = (uint32_t)id;
+		count += id >= 0;
 	}
-	list->ids[list->count++] = id;
+	return count;
+}
+
+struct unknown {
+	bool pending;
+};
+
+static void flush_unknown(const struct bpe *bpe, struct unknown *unknown, uint32_t *ids, size_t *count)
+{
+	if (unknown->pending)
+		ids[(*count)++] = (uint32_t)bpe->unk;
+	unknown->pending = false;
+}
+
+/* One symbol per character; what has no token becomes its bytes, or the unknown token, or nothing.  An unknown character waits
+ * for the next known one, as in the reference: fallback bytes in between overtake it. */
+static size_t char_symbols(const struct bpe *bpe, const char *piece, size_t len, uint32_t *ids)
+{
+	struct unknown unknown = { false };
+	size_t         count = 0, prefix = strlen(bpe->prefix), suffix = strlen(bpe->suffix);
+
+	for (size_t at = 0; at < len;) {
+		char     spelled[2 * TOKEN_FILE_AFFIX_MAX + 4];
+		uint32_t code;
+		int      bytes = utf8_decode(piece + at, len - at, &code);
+		size_t   n = bytes > 0 ? (size_t)bytes : 1, from = at > 0 ? prefix : 0, to = at + n == len ? suffix : 0;
+		int32_t  id;
+		bool     fallback = bpe->byte_fallback;
+
+		if (from)
+			memcpy(spelled, bpe->prefix, from);
+		memcpy(spelled + from, piece + at, n);
+		if (to)
+			memcpy(spelled + from + n, bpe->suffix, to);
+		id = token_index_find(bpe->index, spelled, from + n + to);
+		at += n;
+		if (id >= 0) {
+			flush_unknown(bpe, &unknown, ids, &count);
+			ids[count++] = (uint32_t)id;
+			continue;
+		}
+		for (size_t i = 0; fallback && i < from + n + to; i++)
+			fallback = bpe->byte_ids[(unsigned char)spelled[i]] >= 0;
+		if (fallback) {
+			for (size_t i = 0; i < from + n + to; i++)
+				ids[count++] = (uint32_t)bpe->byte_ids[(unsigned char)spelled[i]];
+			continue;
+		}
+		if (bpe->unk < 0)
+			continue;
+		if (!bpe->fuse_unk)
+			flush_unknown(bpe, &unknown, ids, &count);
+		unknown.pending = true;
+	}
+	flush_unknown(bpe, &unknown, ids, &count);
+	return count;
+}
+
+/* Place of the smallest of COUNT ranks, the first of equal ones. */
+static size_t smallest(const uint32_t *ranks, size_t count)
+{
+	size_t   best = 0;
+	uint32_t least = ranks[0];
+
+	for (size_t i = 1; i < count; i++)
+		if (ranks[i] < least) {
+			least = ranks[i];
+			best = i;
+		}
+	return best;
+}
+
+static void look_up(const struct bpe *bpe, const uint32_t *ids, uint32_t *ranks, uint32_t *merged, size_t at)
+{
+	const struct bpe_merge *merge = find(bpe, ids[at], ids[at + 1]);
+
+	ranks[at] = merge ? merge->rank : BPE_NONE;
+	merged[at] = merge ? merge->merged : 0;
+}
+
+enum status bpe_index_bytes(struct bpe *bpe)
+{
+	uint64_t *pairs = malloc(BYTES * BYTES * sizeof *pairs);
+
+	if (!pairs)
+		return STATUS_NOMEM;
+	for (unsigned i = 0; i < BYTES * BYTES; i++) {
+		const struct bpe_merge *merge = find(bpe, (uint32_t)bpe->byte_ids[i / BYTES], (uint32_t)bpe->byte_ids[i % BYTES]);
+		pairs[i] = merge ? (uint64_t)merge->rank << 32 | merge->merged : UINT64_MAX;
+	}
+	free(bpe->byte_pairs);
+	bpe->byte_pairs = pairs;
 	return STATUS_OK;
+}
+
+/* Merges at most BPE_FEW symbols in place; returns how many are left.  PIECE: their bytes, where byte_pairs are there. */
+static size_t merge_few(const struct bpe *bpe, const char *piece, uint32_t *ids, size_t count)
+{
+	uint32_t ranks[BPE_FEW], merged[BPE_FEW];
+	size_t   pairs = count - 1;
+
+	for (size_t i = 0; i < pairs; i++) {
+		if (bpe->byte_pairs) {
+			uint64_t pair = bpe->byte_pairs[(unsigned char)piece[i] * BYTES + (unsigned char)piece[i + 1]];
+			ranks[i] = (uint32_t)(pair >> 32);
+			merged[i] = (uint32_t)pair;
+		} else {
+			look_up(bpe, ids, ranks, merged, i);
+		}
+	}
+	while (pairs) {
+		size_t at = smallest(ranks, pairs);
+		if (ranks[at] == BPE_NONE)
+			break;
+		ids[at] = merged[at];
+		for (size_t i = at + 1; i < pairs; i++) {
+			ids[i] = ids[i + 1];
+			ranks[i - 1] = ranks[i];
+			merged[i - 1] = merged[i];
+		}
+		pairs--;
+		if (at < pairs)
+			look_up(bpe, ids, ranks, merged, at);
+		if (at > 0)
+			look_up(bpe, ids, ranks, merged, at - 1);
+	}
+	return pairs + 1;
+}
+
+static const struct bpe_merge *find_control(const struct bpe *bpe, uint32_t id)
+{
+	size_t low = 0, high = bpe->control_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (bpe->controls[middle].merged == id)
+			return &bpe->controls[middle];
+		if (bpe->controls[middle].merged < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
+}
+
+/* Appends ID, or what it is made of.  DEPTH: a crafted vocabulary could make a token of itself. */
+static enum status emit(const struct bpe *bpe, size_t max_tokens, struct token_list *list, uint32_t id, unsigned depth)
+{
+	const struct bpe_merge *control = bpe->control_count ? find_control(bpe, id) : NULL;
+	enum status             status;
+
+	if (!control)
+		return token_list_add(list, max_tokens, (int32_t)id);
+	if (depth == CONTROL_DEPTH_MAX)
+		return STATUS_OK;
+	status = emit(bpe, max_tokens, list, control->left, depth + 1);
+	return status ? status : emit(bpe, max_tokens, list, control->right, depth + 1);
+}
+
+static enum status encode_many(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t len,
+    size_t max_tokens, struct token_list *list)
+{
+	uint32_t   *ids;
+	size_t      count;
+	enum status status = reserve(scratch, len * bpe->symbols_per_byte);
+
+	if (status)
+		return status;
+	ids = (uint32_t *)scratch->heap; /* room for 2 · len entries of 8 bytes; free until the merging begins */
+	count = bpe->characters ? char_symbols(bpe, piece, len, ids) : byte_symbols(bpe, piece, len, ids);
+	if (count == 0)
+		return STATUS_OK;
+	for (size_t i = 0; i < count; i++)
+		scratch->symbols[i] = (struct bpe_symbol){ ids[i], BPE_NONE, (uint32_t)i - 1, (uint32_t)i + 1 };
+	scratch->symbols[0].prev = BPE_NONE; /* as it is: 0 − 1 */
+	scratch->symbols[count - 1].next = BPE_NONE;
+	merge_all(bpe, scratch, count);
+	for (uint32_t at = 0; at != BPE_NONE && !status; at = scratch->symbols[at].next)
+		status = emit(bpe, max_tokens, list, scratch->symbols[at].id, 0);
+	return status;
 }
 
 enum status bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *piece, size_t len, size_t max_tokens,
     struct token_list *list)
 {
-	size_t      count = 0;
-	enum status status;
+	uint32_t    ids[BPE_FEW + 1];
+	size_t      count;
+	enum status status = STATUS_OK;
 
-	if (len == 1) {
-		int32_t id = bpe->byte_ids[(unsigned char)piece[0]];
-		return id < 0 ? STATUS_OK : bpe_emit(list, max_tokens, id);
-	}
-	for (size_t i = 0; i < len; i++)
-		count += bpe->byte_ids[(unsigned char)piece[i]] >= 0;
-	/* Refused before any memory is taken: at best every token is the longest one. */
-	if (count >= BPE_NONE || list->count > max_tokens || count / bpe->longest > max_tokens - list->count)
-		return STATUS_LIMIT;
-	status = reserve(scratch, count);
-	if (status)
+	if (len * bpe->symbols_per_byte <= BPE_FEW) {
+		count = bpe->characters ? char_symbols(bpe, piece, len, ids) : byte_symbols(bpe, piece, len, ids);
+		if (count > 1)
+			count = merge_few(bpe, piece, ids, count);
+		for (size_t i = 0; i < count && !status; i++)
+			status = emit(bpe, max_tokens, list, ids[i], 0);
 		return status;
-	count = 0;
-	for (size_t i = 0; i < len; i++) {
-		int32_t id = bpe->byte_ids[(unsigned char)piece[i]];
-		if (id < 0)
-			continue;
-		scratch->symbols[count] = (struct bpe_symbol){ (uint32_t)id, BPE_NONE, (uint32_t)count - 1, (uint32_t)count + 1 };
-		count++;
 	}
-	if (count == 0)
-		return STATUS_OK;
-	scratch->symbols[0].prev = BPE_NONE; /* as it is: 0 − 1 */
-	scratch->symbols[count - 1].next = BPE_NONE;
-	merge_all(bpe, scratch, count);
-	for (uint32_t at = 0; at != BPE_NONE; at = scratch->symbols[at].next) {
-		status = bpe_emit(list, max_tokens, (int32_t)scratch->symbols[at].id);
-		if (status)
-			return status;
-	}
-	return STATUS_OK;
+	/* Refused before any memory is taken: at best every token is the longest one. */
+	if (len >= BPE_NONE / bpe->symbols_per_byte || list->count > max_tokens ||
+	    (!bpe->characters && bpe->unk < 0 && len / bpe->longest > max_tokens - list->count && !bpe->lossy))
+		return STATUS_LIMIT;
+	return encode_many(bpe, scratch, piece, len, max_tokens, list);
 }

@@ -15,64 +15,107 @@ enum { REPLACEMENT_LEN = 3 };
 void detokenizer_init(struct detokenizer *detokenizer, const struct vocab *vocab)
 {
 	*detokenizer = (struct detokenizer){ .vocab = vocab };
+	vocab_strip(vocab, &detokenizer->strip);
 }
 
-/* Appends what HELD and BYTES complete to OUT; with OUT NULL only counts.  Returns the bytes; the rest stays in HELD. */
-static size_t complete(char held[4], unsigned *held_len, const char *bytes, size_t len, struct buf *out)
+void detokenizer_show_special(struct detokenizer *detokenizer) { detokenizer->with_special = true; }
+
+/* What is carried from token to token. */
+struct carry {
+	char     held[4];
+	unsigned held_len, strip;
+};
+
+/* A whole character, or an ill-formed part (LEN 0); JOINED: it is put together from several tokens.  Returns what to write,
+ * *ret_len 0 for nothing. */
+static const char *character(const struct vocab *vocab, struct carry *carry, const char *bytes, size_t len, bool joined,
+    size_t *ret_len)
+{
+	const char *content, *pattern = joined ? vocab_joined(vocab, &content) : NULL;
+	unsigned    ignored;
+
+	if (!len) {
+		bytes = replacement;
+		len = REPLACEMENT_LEN;
+	} else if (pattern && strlen(pattern) == len && memcmp(pattern, bytes, len) == 0) {
+		bytes = content;
+		len = strlen(content);
+	}
+	if (carry->strip && len == 1 && *bytes == vocab_strip(vocab, &ignored)) {
+		carry->strip--;
+		len = 0;
+	} else if (len) {
+		carry->strip = 0;
+	}
+	*ret_len = len;
+	return bytes;
+}
+
+/* Appends what CARRY and BYTES complete to OUT; with OUT NULL only counts.  Returns the bytes; the rest stays in CARRY. */
+static size_t complete(const struct vocab *vocab, struct carry *carry, const char *bytes, size_t len, struct buf *out)
 {
 	size_t   at = 0, written = 0;
 	uint32_t code;
 
-	while (at < len || *held_len) {
-		const char *from = bytes + at;
+	while (at < len || carry->held_len) {
+		const char *from = bytes + at, *text;
+		bool        joined = carry->held_len > 0;
+		size_t      text_len;
 		int         n;
 
-		if (*held_len) {
+		if (joined) {
 			if (at == len)
 				break;
-			held[*held_len] = bytes[at];
-			from = held;
-			n = utf8_decode(held, *held_len + 1, &code);
+			carry->held[carry->held_len] = bytes[at];
+			from = carry->held;
+			n = utf8_decode(carry->held, carry->held_len + 1, &code);
 			if (n == 0) {
-				++*held_len;
+				++carry->held_len;
 				at++;
 				continue;
 			}
 			at += n > 0; /* an ill-formed part is what was held: the new byte is looked at again */
-			*held_len = 0;
+			carry->held_len = 0;
 		} else {
 			n = utf8_decode(from, len - at, &code);
 			if (n == 0) {
-				*held_len = (unsigned)(len - at);
-				memcpy(held, from, *held_len);
+				carry->held_len = (unsigned)(len - at);
+				memcpy(carry->held, from, carry->held_len);
 				break;
 			}
 			at += (size_t)(n > 0 ? n : -n);
 		}
-		written += n > 0 ? (size_t)n : REPLACEMENT_LEN;
-		if (out) /* cannot fail: reserved by the caller */
-			buf_append(out, n > 0 ? from : replacement, n > 0 ? (size_t)n : REPLACEMENT_LEN);
+		text = character(vocab, carry, from, n > 0 ? (size_t)n : 0, joined, &text_len);
+		written += text_len;
+		if (out && text_len) /* cannot fail: reserved by the caller */
+			buf_append(out, text, text_len);
 	}
 	return written;
 }
 
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *out)
 {
-	enum vocab_kind kind = id < 0 ? VOCAB_UNUSED : vocab_kind(detokenizer->vocab, (uint32_t)id);
-	const char     *bytes;
-	size_t          len;
-	char            held[4];
-	unsigned        held_len = detokenizer->held_len;
-	enum status     status;
+	const struct vocab *vocab = detokenizer->vocab;
+	enum vocab_kind     kind = id < 0 ? VOCAB_UNUSED : vocab_kind(vocab, (uint32_t)id);
+	const char         *bytes;
+	size_t              len;
+	struct carry        carry = { .held_len = detokenizer->held_len, .strip = detokenizer->strip }, trial;
+	enum status         status;
 
-	if (kind == VOCAB_CONTROL || kind == VOCAB_UNUSED)
+	if ((kind == VOCAB_CONTROL && !detokenizer->with_special) || kind == VOCAB_UNUSED)
 		return STATUS_OK;
-	bytes = vocab_bytes(detokenizer->vocab, (uint32_t)id, &len);
-	memcpy(held, detokenizer->held, sizeof held);
-	status = buf_reserve(out, complete(held, &held_len, bytes, len, NULL));
-	if (!status)
-		complete(detokenizer->held, &detokenizer->held_len, bytes, len, out);
-	return status;
+	bytes = detokenizer->begun ? vocab_bytes(vocab, (uint32_t)id, &len) : vocab_bytes_first(vocab, (uint32_t)id, &len);
+	memcpy(carry.held, detokenizer->held, sizeof carry.held);
+	trial = carry;
+	status = buf_reserve(out, complete(vocab, &trial, bytes, len, NULL));
+	if (status)
+		return status;
+	complete(vocab, &carry, bytes, len, out);
+	memcpy(detokenizer->held, carry.held, sizeof carry.held);
+	detokenizer->held_len = carry.held_len;
+	detokenizer->begun = true;
+	detokenizer->strip = carry.strip;
+	return STATUS_OK;
 }
 
 enum status detokenizer_finish(struct detokenizer *detokenizer, struct buf *out)

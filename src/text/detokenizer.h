@@ -13,9 +13,14 @@ struct detokenizer {
 	const struct vocab *vocab; /* borrowed */
 	char     held[4];          /* proper prefix of a character */
 	unsigned held_len;
+	unsigned strip;            /* characters that may still be dropped from the beginning */
+	bool     begun;            /* a token was taken: the next one is not the first */
+	bool     with_special;     /* control tokens are text too */
 };
 
 void detokenizer_init(struct detokenizer *detokenizer, const struct vocab *vocab);
+/* From now on control tokens give the text they are spelled by. */
+void detokenizer_show_special(struct detokenizer *detokenizer);
 
 /* Appends the text that ID completes (possibly none) to OUT. */
 enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct buf *out);

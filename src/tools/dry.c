@@ -14,6 +14,8 @@ struct dry {
 	struct backend_ops ops;
 	struct backend    *real;
 	struct dry_count   counts[WEIGHT_FORMAT_COUNT];
+	dry_weight        *each; /* NULL: nobody watches */
+	void              *context;
 };
 
 static inline const struct dry *of(const struct backend *b) { return (const struct dry *)b; }
@@ -50,6 +52,8 @@ static enum status weight_load(struct backend *b, const struct weight_desc *part
 	uint64_t               bytes;
 	enum status            status = weight_size(b, parts, count, &bytes, error);
 
+	if (!status && dry->each)
+		status = dry->each(dry->context, parts, count, error);
 	if (status)
 		return status;
 	w = malloc(sizeof *w);
@@ -94,10 +98,38 @@ static uint64_t scratch_bytes(const struct backend *b, const struct backend_limi
 	return of(b)->real->ops->scratch_bytes(of(b)->real, limits);
 }
 
-/* Never called: a model that was loaded dry does not run.  It says that there are encoders where the real one has them. */
+/* Never called: a model that was loaded dry does not run.  They say what kinds of models the real one computes. */
 static enum status pool(struct backend *b, const struct activation *x)
 {
 	(void)b, (void)x;
+	return STATUS_UNSUPPORTED;
+}
+
+static enum status experts(struct backend *b, const struct expert_desc *desc, const struct activation *x, struct activation *y)
+{
+	(void)b, (void)desc, (void)x, (void)y;
+	return STATUS_UNSUPPORTED;
+}
+
+static enum status latent_attention(struct backend *b, const struct activation *q, uint32_t group, uint32_t layer,
+    const struct latent_desc *latent, struct activation *y)
+{
+	(void)b, (void)q, (void)group, (void)layer, (void)latent, (void)y;
+	return STATUS_UNSUPPORTED;
+}
+
+static enum status index_select(struct backend *b, const struct activation *q, const struct activation *weights,
+    uint32_t group, uint32_t layer, const struct index_desc *index)
+{
+	(void)b, (void)q, (void)weights, (void)group, (void)layer, (void)index;
+	return STATUS_UNSUPPORTED;
+}
+
+static enum status draft_input(struct backend *b, const struct activation *x, const struct backend_weight *w,
+    const struct activation *hidden, const int32_t *rows, const struct backend_weight *hidden_w, float eps,
+    struct activation *y)
+{
+	(void)b, (void)x, (void)w, (void)hidden, (void)rows, (void)hidden_w, (void)eps, (void)y;
 	return STATUS_UNSUPPORTED;
 }
 
@@ -111,10 +143,20 @@ enum status dry_create(struct backend *real, struct backend **ret, struct error 
 	dry->ops = (struct backend_ops){ .version = BACKEND_VERSION, .name = real->ops->name, .destroy = destroy,
 		.memory = memory, .describe = describe, .weight_load = weight_load, .weight_size = weight_size,
 		.weight_free = weight_free, .weight_bytes = weight_bytes, .activation_bytes = activation_bytes,
-		.kv_bytes = kv_bytes, .scratch_bytes = scratch_bytes, .pool = real->ops->pool ? pool : NULL };
+		.kv_bytes = kv_bytes, .scratch_bytes = scratch_bytes, .pool = real->ops->pool ? pool : NULL,
+		.experts = real->ops->experts ? experts : NULL,
+		.latent_attention = real->ops->latent_attention ? latent_attention : NULL,
+		.index_select = real->ops->index_select ? index_select : NULL,
+		.draft_input = real->ops->draft_input ? draft_input : NULL };
 	dry->base.ops = &dry->ops;
 	*ret = &dry->base;
 	return STATUS_OK;
+}
+
+void dry_watch(struct backend *dry, dry_weight *each, void *context)
+{
+	((struct dry *)dry)->each = each;
+	((struct dry *)dry)->context = context;
 }
 
 const struct dry_count *dry_counts(const struct backend *dry) { return of(dry)->counts; }

@@ -11,6 +11,9 @@ struct dry_count {
 
 /* Sizes and refusals are those of REAL, which is borrowed.  *ret is freed with ret->ops->destroy, after the model. */
 enum status             dry_create(struct backend *real, struct backend **ret, struct error *error);
+/* Calls EACH with every weight that is loaded from now on. */
+typedef enum status     dry_weight(void *context, const struct weight_desc *parts, uint32_t count, struct error *error);
+void                    dry_watch(struct backend *dry, dry_weight *each, void *context);
 const struct dry_count *dry_counts(const struct backend *dry); /* [WEIGHT_FORMAT_COUNT] */
 
 /* "18.80 GiB", "512 bytes". */

@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "cpu/cpu_backend.h"
 #include "engine/engine.h"
+#include "engine/speculate.h"
 #include "model/model.h"
+#include "tools/backend.h"
 #include "tools/text.h"
 #include "tools/tool.h"
 
@@ -14,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK_SIZE = 64, STEP_TOKENS = 256 };
+enum { BLOCK_SIZE = 64, STEP_TOKENS = 256, NGRAM_LEAST = 3, NGRAM_MOST = 8 };
 
 static const char help[] =
     "usage: penstock generate --model FILE (--chat TEXT | --prompt TEXT | --ids ID,ID,…) [OPTION…]\n"
@@ -26,13 +28,21 @@ static const char help[] =
     "  --temperature T    0 = the likeliest token always (default)\n"
     "  --top-k N, --top-p P, --min-p P, --seed S\n"
     "  --ignore-eos       do not stop where the model ends its answer\n"
+    "  --speculation WORD off (default), ngram, mtp, auto: guesses at further tokens; the answer is the same\n"
+    "  --draft-tokens N   guesses checked in one step at most (default 7)\n"
+    "  --backend NAME     cpu (default), cuda\n"
+    "  --dtype T          arithmetic of the backend: float32, bfloat16, float16 (default: its own)\n"
+    "  --kernels K        kernels of the backend cuda: auto (default), library, own, portable\n"
+    "  --backend-dir DIR  where loadable backends are\n"
     "  --threads N        threads of the CPU backend (default: one per core this process may use)\n"
     "  --print-ids        print the ids instead of the text, separated by commas\n"
     "  --quiet            no figures on standard error\n";
 
 struct job {
 	const char          *model, *chat, *prompt, *ids;
-	int64_t              max_tokens, threads;
+	const char          *backend, *dtype, *kernels, *backend_dir;
+	int64_t              max_tokens, threads, draft_tokens;
+	enum engine_speculation speculation;
 	bool                 ignore_eos, print_ids, quiet;
 	struct sample_params sampling;
 };
@@ -42,14 +52,15 @@ struct printer {
 	struct detokenizer detokenizer;
 	struct buf         text;
 	bool               print_ids, ended;
-	uint64_t           count, first_ns, last_ns;
+	uint64_t           count, first_ns, last_ns, steps;
+	struct metrics     metrics;
 	struct engine_end  end;
 	enum status        status; /* of printing */
 };
 
-static enum engine_control sink_control(void *context, uint64_t tag, uint32_t *ret_keep)
+static enum engine_control sink_control(void *context, uint64_t tag, uint32_t choice, uint32_t *ret_keep)
 {
-	(void)context, (void)tag, (void)ret_keep;
+	(void)context, (void)tag, (void)choice, (void)ret_keep;
 	return ENGINE_CONTROL_NONE;
 }
 
@@ -67,11 +78,12 @@ static void flush_text(struct printer *printer)
 	buf_clear(&printer->text);
 }
 
-static void sink_token(void *context, uint64_t tag, uint32_t seq, int32_t id)
+static void sink_token(void *context, uint64_t tag, uint32_t choice, uint32_t seq, int32_t id,
+    const struct sample_logprobs *logprobs)
 {
 	struct printer *printer = context;
 
-	(void)tag, (void)seq;
+	(void)tag, (void)choice, (void)seq, (void)logprobs;
 	printer->last_ns = clock_now_ns();
 	if (printer->count++ == 0)
 		printer->first_ns = printer->last_ns;
@@ -132,11 +144,15 @@ static enum status parse_ids(const char *text, struct token_list *ret, struct er
 static enum status make_prompt(const struct job *job, const struct tool_text *text, struct token_list *ret, struct error *error)
 {
 	if (job->chat) {
-		struct chat_message message = { "user", job->chat, strlen(job->chat) };
-		return tool_text_encode_chat(text, &message, 1, ret, error);
+		json_t     *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", job->chat);
+		enum status status = messages ? tool_text_encode_chat(text, messages, ret, error)
+		                              : error_set(error, STATUS_INVALID, "--chat: the text is not UTF-8");
+
+		json_decref(messages);
+		return status;
 	}
 	if (job->prompt)
-		return tool_text_encode(text, job->prompt, strlen(job->prompt), false, ret, error);
+		return tool_text_encode(text, job->prompt, strlen(job->prompt), false, true, ret, error);
 	return parse_ids(job->ids, ret, error);
 }
 
@@ -147,6 +163,7 @@ static enum status run_engine(struct engine *engine, struct printer *printer, st
 		struct engine_step_stats stats;
 		enum status              status = engine_step(engine, clock_now_ns(), &stats, error);
 
+		printer->steps++;
 		if (status == STATUS_AGAIN)
 			return error_set(error, STATUS_INTERNAL, "the engine has nothing to do, but the request has not ended");
 		if (status)
@@ -160,7 +177,7 @@ static enum status run_engine(struct engine *engine, struct printer *printer, st
 }
 
 static void print_figures(const struct printer *printer, struct backend *backend, uint64_t loaded_ns, uint64_t submitted_ns,
-    uint64_t begun_ns)
+    uint64_t begun_ns, bool drafts)
 {
 	double prefill = (double)(printer->first_ns - submitted_ns) / 1e9;
 	double decode = (double)(printer->last_ns - printer->first_ns) / 1e9;
@@ -173,17 +190,29 @@ static void print_figures(const struct printer *printer, struct backend *backend
 	if (printer->count > 1 && decode > 0)
 		fprintf(stderr, " (%.1f tokens/s)", (double)(printer->count - 1) / decode);
 	fprintf(stderr, "; ended by %s\n", printer->end.finish == WIRE_FINISH_LENGTH ? "length" : "stop");
+	if (drafts) {
+		fprintf(stderr, "%llu steps; %llu guesses checked, right by place:", (unsigned long long)printer->steps,
+		    (unsigned long long)(metrics_get(&printer->metrics, METRIC_ngram_draft_tokens) +
+		        metrics_get(&printer->metrics, METRIC_mtp_draft_tokens)));
+		for (int i = 0; i < SPECULATE_MOST; i++)
+			fprintf(stderr, " %llu",
+			    (unsigned long long)(metrics_get(&printer->metrics, (enum metric)(METRIC_ngram_accepted_1 + i)) +
+			        metrics_get(&printer->metrics, (enum metric)(METRIC_mtp_accepted_1 + i))));
+		fprintf(stderr, "\n");
+	}
 }
 
 static enum status generate(const struct job *job, struct error *error)
 {
 	struct tool_text       text;
 	struct token_list      prompt = { NULL, 0, 0 };
+	struct tool_backend    opened = { NULL, NULL };
 	struct backend        *backend = NULL;
+	struct model_source    source = { .checkpoint = NULL };
 	struct model          *model = NULL;
 	struct engine         *engine = NULL;
 	struct printer         printer = { .print_ids = job->print_ids };
-	struct engine_sink     sink = { &printer, sink_control, sink_may_publish, sink_token, sink_end, NULL };
+	struct engine_sink     sink = { &printer, sink_control, sink_may_publish, sink_token, sink_end, NULL, NULL };
 	struct engine_options  options = { .max_running = 1, .step_tokens = STEP_TOKENS, .block_size = BLOCK_SIZE, .cache_share = 0.5 };
 	struct engine_request  request = { .id = 1, .max_tokens = (uint32_t)job->max_tokens, .ignore_eos = job->ignore_eos };
 	uint64_t               begun = clock_now_ns(), loaded, submitted;
@@ -193,17 +222,32 @@ static enum status generate(const struct job *job, struct error *error)
 	if (status)
 		return status;
 	buf_init(&printer.text, VOCAB_TOKEN_MAX * 4);
+	printer.metrics.shared = calloc(1, sizeof *printer.metrics.shared);
+	if (!printer.metrics.shared) {
+		status = error_set(error, STATUS_NOMEM, "out of memory");
+		goto fail;
+	}
 	detokenizer_init(&printer.detokenizer, text.vocab);
 	status = make_prompt(job, &text, &prompt, error);
 	if (status)
 		goto fail;
-	status = cpu_backend_create((unsigned)job->threads, &backend, error);
+	status = model_source_open(job->model, &source, error);
+	if (!status)
+		status = tool_backend_open(job->backend, tool_backend_dtype(job->backend, job->dtype, &source), job->kernels,
+		    job->backend_dir, (unsigned)job->threads, &opened, error);
 	if (status)
 		goto fail;
-	status = model_load_gguf(text.gguf, backend, &model, error);
+	backend = opened.backend;
+	source.skip_draft = job->speculation != ENGINE_SPECULATION_MTP && job->speculation != ENGINE_SPECULATION_AUTO;
+	if (!status)
+		status = model_load(&source, backend, &model, error);
 	if (status)
 		goto fail;
 	options.max_waiting = 1;
+	options.speculation = job->speculation;
+	options.draft_tokens = (uint32_t)job->draft_tokens;
+	options.ngram_least = NGRAM_LEAST;
+	options.ngram_most = NGRAM_MOST;
 	options.vocab_limit = vocab_size(text.vocab);
 	options.eos = vocab_eos(text.vocab, &options.eos_count);
 	options.slow_client_timeout_ns = options.max_queue_wait_ns = 86400 * CLOCK_NS_PER_S;
@@ -211,7 +255,7 @@ static enum status generate(const struct job *job, struct error *error)
 	options.kv_tokens = prompt.count + (uint64_t)job->max_tokens + BLOCK_SIZE;
 	if (options.kv_tokens > (uint64_t)model_info(model)->max_context + BLOCK_SIZE)
 		options.kv_tokens = (uint64_t)model_info(model)->max_context + BLOCK_SIZE;
-	status = engine_create(model, backend, &options, &sink, NULL, &engine, NULL, error);
+	status = engine_create(model, backend, &options, &sink, &printer.metrics, &engine, NULL, error);
 	if (status)
 		goto fail;
 	request.prompt = prompt.ids;
@@ -223,14 +267,15 @@ static enum status generate(const struct job *job, struct error *error)
 	if (!status)
 		status = run_engine(engine, &printer, error);
 	if (!status && !job->quiet)
-		print_figures(&printer, backend, loaded, submitted, begun);
+		print_figures(&printer, backend, loaded, submitted, begun, options.speculation != ENGINE_SPECULATION_OFF);
 fail:
 	engine_destroy(engine);
 	model_free(model);
-	if (backend)
-		backend->ops->destroy(backend);
+	tool_backend_close(&opened);
 	free(prompt.ids);
 	buf_free(&printer.text);
+	free(printer.metrics.shared);
+	model_source_close(&source);
 	tool_text_close(&text);
 	return status;
 }
@@ -246,7 +291,13 @@ enum {
 	OPTION_MIN_P,
 	OPTION_SEED,
 	OPTION_THREADS,
+	OPTION_BACKEND,
+	OPTION_DTYPE,
+	OPTION_KERNELS,
+	OPTION_BACKEND_DIR,
 	OPTION_IGNORE_EOS,
+	OPTION_SPECULATION,
+	OPTION_DRAFT_TOKENS,
 	OPTION_PRINT_IDS,
 	OPTION_QUIET
 };
@@ -277,6 +328,14 @@ static bool set_option(int option, const char *text, struct job *job)
 			return false;
 		job->sampling.min_p = (float)real;
 		return true;
+	case OPTION_DRAFT_TOKENS:
+		return tool_int("generate", "--draft-tokens", text, 1, SPECULATE_MOST, &job->draft_tokens);
+	case OPTION_SPECULATION:
+		if (!engine_speculation_parse(text, &job->speculation)) {
+			tool_usage("generate", "--speculation is off, ngram, mtp or auto, not %s", text);
+			return false;
+		}
+		return true;
 	case OPTION_TOP_K:
 		if (!tool_int("generate", "--top-k", text, 0, INT32_MAX, &whole))
 			return false;
@@ -305,13 +364,20 @@ int tool_generate(int argc, char **argv)
 		{ "min-p", required_argument, NULL, OPTION_MIN_P },
 		{ "seed", required_argument, NULL, OPTION_SEED },
 		{ "threads", required_argument, NULL, OPTION_THREADS },
+		{ "backend", required_argument, NULL, OPTION_BACKEND },
+		{ "dtype", required_argument, NULL, OPTION_DTYPE },
+		{ "kernels", required_argument, NULL, OPTION_KERNELS },
+		{ "backend-dir", required_argument, NULL, OPTION_BACKEND_DIR },
+		{ "speculation", required_argument, NULL, OPTION_SPECULATION },
+		{ "draft-tokens", required_argument, NULL, OPTION_DRAFT_TOKENS },
 		{ "ignore-eos", no_argument, NULL, OPTION_IGNORE_EOS },
 		{ "print-ids", no_argument, NULL, OPTION_PRINT_IDS },
 		{ "quiet", no_argument, NULL, OPTION_QUIET },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct job   job = { .max_tokens = 128, .sampling = { .top_p = 1 } };
+	struct job   job = { .backend = "cpu", .dtype = "", .kernels = "", .max_tokens = 128, .draft_tokens = SPECULATE_MOST,
+		.sampling = { .top_p = 1 } };
 	struct error error;
 	int          c;
 
@@ -321,6 +387,10 @@ int tool_generate(int argc, char **argv)
 		case OPTION_CHAT: job.chat = optarg; break;
 		case OPTION_PROMPT: job.prompt = optarg; break;
 		case OPTION_IDS: job.ids = optarg; break;
+		case OPTION_BACKEND: job.backend = optarg; break;
+		case OPTION_DTYPE: job.dtype = optarg; break;
+		case OPTION_KERNELS: job.kernels = optarg; break;
+		case OPTION_BACKEND_DIR: job.backend_dir = optarg; break;
 		case OPTION_IGNORE_EOS: job.ignore_eos = true; break;
 		case OPTION_PRINT_IDS: job.print_ids = true; break;
 		case OPTION_QUIET: job.quiet = true; break;

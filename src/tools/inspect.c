@@ -1,5 +1,5 @@
 /* inspect.c: `penstock inspect`: what a checkpoint holds, what it would take, and everything that keeps it from loading.
- * Nothing but headers and configuration is read, so the size of the file does not matter. */
+ * Nothing but headers and configuration is read, so the size of the file does not matter, unless values are to be checked. */
 #include "cpu/cpu_backend.h"
 #include "model/model.h"
 #include "model/weight.h"
@@ -13,12 +13,13 @@
 enum { PROBLEMS_SHOWN = 20 };
 
 static const char help[] =
-    "usage: penstock inspect [--tensors] DIR|FILE\n"
+    "usage: penstock inspect [OPTION…] DIR|FILE\n"
     "\n"
     "Shows architecture, tensors, formats, parameters, bytes and KV bytes per token of a checkpoint (a directory with\n"
     "config.json and safetensors) or a GGUF file, and what would not load and why.  Exit status 1 when it would not load.\n"
     "\n"
-    "  --tensors  list every tensor\n";
+    "  --tensors        list every tensor\n"
+    "  --check-weights  read all weights and report every tensor with a NaN or an infinity, scales included\n";
 
 /* Problems of the load as they come. */
 struct report {
@@ -100,14 +101,17 @@ static void print_model(const struct model_info *info, const struct backend *dry
 
 		group.block_size = 64;
 		kv_bytes += dry->ops->kv_bytes(dry, &group) / group.block_size;
-		values += 2 * (uint64_t)group.layers * group.kv_heads * group.head_dim;
-		printf("KV group      %u layers, %u KV heads of %u dimensions\n", group.layers, group.kv_heads, group.head_dim);
+		values += kv_group_values(&group);
+		if (group.kind == KV_ROWS)
+			printf("KV group      %u layers, a row of %u values for all heads\n", group.layers, group.head_dim);
+		else
+			printf("KV group      %u layers, %u KV heads of %u dimensions\n", group.layers, group.kv_heads, group.head_dim);
 	}
 	printf("KV cache      %llu bytes per token on the CPU, %llu in 16 bits, %llu in 8 bits\n", (unsigned long long)kv_bytes,
 	    (unsigned long long)(2 * values), (unsigned long long)values);
 }
 
-static enum status inspect(const char *path, bool list, struct report *report, struct error *error)
+static enum status inspect(const char *path, bool list, bool check_weights, struct report *report, struct error *error)
 {
 	struct model_source source = { .checkpoint = NULL };
 	struct backend     *real = NULL, *dry = NULL;
@@ -117,6 +121,7 @@ static enum status inspect(const char *path, bool list, struct report *report, s
 
 	if (status)
 		return status;
+	source.check_weights = check_weights;
 	print_tensors(source.checkpoint, path, list);
 	if ((status = cpu_backend_create(1, &real, error)) || (status = dry_create(real, &dry, error)))
 		goto out;
@@ -143,18 +148,22 @@ int tool_inspect(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "tensors", no_argument, NULL, 't' },
+		{ "check-weights", no_argument, NULL, 'w' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct report report = { 0 };
 	struct error  error;
-	bool          list = false;
+	bool          list = false, check_weights = false;
 	int           c;
 
-	while ((c = getopt_long(argc, argv, "th", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "thw", options, NULL)) != -1) {
 		switch (c) {
 		case 't':
 			list = true;
+			break;
+		case 'w':
+			check_weights = true;
 			break;
 		case 'h':
 			fputs(help, stdout);
@@ -165,7 +174,7 @@ int tool_inspect(int argc, char **argv)
 	}
 	if (optind + 1 != argc)
 		return tool_usage("inspect", "one directory or file is needed");
-	if (inspect(argv[optind], list, &report, &error))
+	if (inspect(argv[optind], list, check_weights, &report, &error))
 		return tool_fail("inspect", &error);
 	return report.problems ? TOOL_FAILED : TOOL_OK;
 }

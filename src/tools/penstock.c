@@ -17,14 +17,20 @@ static const struct command {
 	const char *summary;
 } commands[] = {
 	{ "status", tool_status, "show whether penstockd lives and what it does" },
+	{ "top", tool_top, "watch what penstockd does, second by second" },
+	{ "blackbox", tool_blackbox, "show the last step plans, also of a penstockd that died" },
 	{ "drain", tool_drain, "let penstockd finish its requests and end" },
 	{ "key", tool_key, "make, list and revoke API keys" },
 	{ "generate", tool_generate, "run a model in this process and print what it writes" },
 	{ "tokenize", tool_tokenize, "text to token ids, JSON lines" },
 	{ "detokenize", tool_detokenize, "token ids to text, JSON lines" },
-	{ "eval", tool_eval, "compare a checkpoint with reference outputs" },
+	{ "render", tool_render, "chat template and messages to text, JSON lines" },
+	{ "eval", tool_eval, "compare a checkpoint with reference outputs, or with another one on a text" },
+	{ "quantise", tool_quantise, "round a checkpoint's layers to fewer bits" },
 	{ "inspect", tool_inspect, "show what a checkpoint holds and whether it would load" },
+	{ "bench", tool_bench, "measure a running server: latencies, throughput, goodput" },
 	{ "plan", tool_plan, "show what fits beside a model's weights" },
+	{ "sim", tool_sim, "run the scheduler under a trace of requests, with invented time" },
 	{ "config", tool_config, "check, dump or sample penstock.conf" },
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };

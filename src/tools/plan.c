@@ -3,6 +3,7 @@
  * (a CUDA backend without a device), they are an estimate, and the output says so. */
 #include "cpu/cpu_backend.h"
 #include "model/model.h"
+#include "model/weight.h"
 #include "tools/backend.h"
 #include "tools/dry.h"
 #include "tools/tool.h"
@@ -18,25 +19,54 @@ static const char help[] =
     "sequences of which length at once.  Exit status 1 when the model does not fit.\n"
     "\n"
     "  --backend NAME     cpu (default), cuda\n"
+    "  --kernels K        kernels of the backend cuda, which decide what weights take: auto (default), library, own, portable\n"
     "  --context N        the longest sequence to serve (default: the model's)\n"
     "  --max-running N    sequences in one batch (default 16)\n"
     "  --step-tokens N    tokens of one step (default 256)\n"
     "  --block-size N     tokens of a KV block: 16, 32 or 64 (default)\n"
+    "  --kv-dtype T       what keys and values are kept in: auto (default), fp8, int8\n"
     "  --share S          of what weights and scratch leave, to the KV cache (default 0.9)\n"
     "  --backend-dir DIR  where loadable backends are\n";
 
 struct job {
-	const char *path, *backend, *backend_dir;
+	const char *path, *backend, *kernels, *backend_dir, *kv_dtype;
 	uint64_t    memory;
 	int64_t     context, max_running, step_tokens, block_size;
 	double      share;
 };
 
+/* The matrix that makes logits, as it is stored. */
+struct head {
+	enum weight_format format;
+	uint64_t           bytes;
+	enum { HEAD_NONE, HEAD_EMBEDDING, HEAD_OWN } kind;
+};
+
 struct plan {
+	struct head head;
 	uint64_t weights, scratch, block, room, blocks, tokens; /* bytes; block: of one KV block of all groups; room: for KV */
 	uint32_t context; /* longest */
 	bool     estimate;
 };
+
+static enum status see_weight(void *context, const struct weight_desc *parts, uint32_t count, struct error *error)
+{
+	static const struct {
+		const char *word;
+		int         kind;
+	} words[] = { { "lm_head.", HEAD_OWN }, { "output_layer.", HEAD_OWN }, { "output.weight", HEAD_OWN }, { "embed_tokens.",
+		HEAD_EMBEDDING }, { "token_embd.", HEAD_EMBEDDING }, { "word_embeddings.", HEAD_EMBEDDING } };
+	struct head *head = context;
+
+	(void)error;
+	for (size_t i = 0; i < sizeof words / sizeof *words && count == 1 && parts[0].rows > 1; i++) {
+		const char *at = strstr(parts[0].name, words[i].word);
+
+		if (at && (at == parts[0].name || at[-1] == '.') && words[i].kind > (int)head->kind)
+			*head = (struct head){ parts[0].format, parts[0].bytes + parts[0].scales.bytes + parts[0].zeros.bytes, words[i].kind };
+	}
+	return STATUS_OK;
+}
 
 /* Where the backend cannot be asked: weights as stored, 16 bits a KV value and an activation, 32 a logit. */
 static void estimate(const struct model_info *info, const struct dry_count *counts, const struct job *job, struct plan *plan)
@@ -48,7 +78,7 @@ static void estimate(const struct model_info *info, const struct dry_count *coun
 	for (unsigned format = 0; format < WEIGHT_FORMAT_COUNT; format++)
 		plan->weights += counts[format].bytes;
 	for (uint32_t g = 0; g < info->kv_group_count; g++)
-		values += 2 * (uint64_t)info->kv_groups[g].layers * info->kv_groups[g].kv_heads * info->kv_groups[g].head_dim;
+		values += kv_group_values(&info->kv_groups[g]);
 	plan->block = 2 * values * (uint64_t)job->block_size;
 	/* A dozen activations as wide as the model cover a layer's inputs and outputs. */
 	plan->scratch = rows * info->width * 2 * 12 + (uint64_t)job->max_running * info->vocab * 4;
@@ -106,6 +136,9 @@ static bool print_plan(const struct model_info *info, const struct job *job, con
 
 	printf("memory        %s\n", dry_size(size, job->memory));
 	printf("weights       %s%s\n", dry_size(size, plan->weights), plan->estimate ? " (estimate: as stored)" : "");
+	if (plan->head.kind != HEAD_NONE && !info->encoder)
+		printf("head          %s in the file, %s%s\n", weight_format_name(plan->head.format), dry_size(size, plan->head.bytes),
+		    plan->head.kind == HEAD_EMBEDDING ? ": the embedding is used for it" : "");
 	printf("scratch       %s%s for steps of %lld tokens and %lld sequences\n", dry_size(size, plan->scratch),
 	    plan->estimate ? " (estimate)" : "", (long long)job->step_tokens, (long long)job->max_running);
 	if (info->encoder) {
@@ -138,16 +171,24 @@ static enum status make_plan(const struct job *job, bool *ret_fits, struct error
 
 	if (status)
 		return status;
-	status = tool_backend_open(job->backend, "", job->backend_dir, 1, &backend, error);
+	status = tool_backend_open(job->backend, tool_backend_dtype(job->backend, "", &source), job->kernels, job->backend_dir, 1,
+	    &backend, error);
 	if (status && strcmp(job->backend, "cuda") == 0) {
 		printf("no cuda here  %s\n", error->message);
 		there = false;
-		status = tool_backend_open("cpu", "", NULL, 1, &backend, error); /* it can count, too */
+		status = tool_backend_open("cpu", "", "", NULL, 1, &backend, error); /* it can count, too */
 	}
 	if (!status)
 		status = dry_create(backend.backend, &dry, error);
 	if (!status)
+		dry_watch(dry, see_weight, &plan.head);
+	if (!status)
 		status = model_load(&source, dry, &model, error);
+	if (!status && !there && strcmp(job->kv_dtype, "auto") != 0)
+		status = error_set(error, STATUS_UNSUPPORTED, "--kv-dtype %.32s: the backend cuda keeps keys and values in its own type",
+		    job->kv_dtype);
+	if (!status)
+		status = model_set_kv_type(model, job->kv_dtype, error);
 	if (!status && job->context > model_info(model)->max_context)
 		status = error_set(error, STATUS_CONTEXT_LENGTH, "--context %lld: the model was trained for %u tokens",
 		    (long long)job->context, model_info(model)->max_context);
@@ -155,6 +196,9 @@ static enum status make_plan(const struct job *job, bool *ret_fits, struct error
 		status = measure(model, dry, job, &plan, error);
 	else if (!status)
 		estimate(model_info(model), dry_counts(dry), job, &plan);
+	if (!status && strcmp(job->backend, "cuda") == 0)
+		printf("arithmetic    %s float16\n", *model_source_dtype(&source) ? "float16, because config.json says" :
+		    "bfloat16, because no config.json says");
 	if (!status) {
 		share_out(model_info(model), job, &plan);
 		*ret_fits = print_plan(model_info(model), job, &plan);
@@ -168,11 +212,13 @@ static enum status make_plan(const struct job *job, bool *ret_fits, struct error
 }
 
 enum { OPTION_MEMORY = 256, OPTION_BACKEND, OPTION_CONTEXT, OPTION_MAX_RUNNING, OPTION_STEP_TOKENS, OPTION_BLOCK_SIZE,
-    OPTION_SHARE, OPTION_BACKEND_DIR };
+    OPTION_SHARE, OPTION_KV_DTYPE, OPTION_BACKEND_DIR, OPTION_KERNELS };
 
 /* One option's value into *JOB; false after it complained. */
 static bool set_option(int option, const char *text, struct job *job)
 {
+	static const char *const kernels[] = { "auto", "library", "own", "portable" };
+
 	switch (option) {
 	case OPTION_MEMORY:
 		return tool_size("plan", "--memory", text, &job->memory);
@@ -194,9 +240,20 @@ static bool set_option(int option, const char *text, struct job *job)
 	case OPTION_BACKEND:
 		job->backend = text;
 		return true;
+	case OPTION_KV_DTYPE:
+		job->kv_dtype = text;
+		return true;
 	case OPTION_BACKEND_DIR:
 		job->backend_dir = text;
 		return true;
+	case OPTION_KERNELS: /* where there is no device, no backend looks at it */
+		for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+			if (strcmp(text, kernels[i]) == 0) {
+				job->kernels = text;
+				return true;
+			}
+		tool_usage("plan", "--kernels %s: auto, library, own or portable is needed", text);
+		return false;
 	}
 	return false;
 }
@@ -211,11 +268,14 @@ int tool_plan(int argc, char **argv)
 		{ "step-tokens", required_argument, NULL, OPTION_STEP_TOKENS },
 		{ "block-size", required_argument, NULL, OPTION_BLOCK_SIZE },
 		{ "share", required_argument, NULL, OPTION_SHARE },
+		{ "kv-dtype", required_argument, NULL, OPTION_KV_DTYPE },
 		{ "backend-dir", required_argument, NULL, OPTION_BACKEND_DIR },
+		{ "kernels", required_argument, NULL, OPTION_KERNELS },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
-	struct job   job = { .backend = "cpu", .max_running = 16, .step_tokens = 256, .block_size = 64, .share = 0.9 };
+	struct job   job = { .backend = "cpu", .kernels = "", .kv_dtype = "auto", .max_running = 16, .step_tokens = 256,
+	    .block_size = 64, .share = 0.9 };
 	struct error error;
 	bool         fits = false;
 	int          c;

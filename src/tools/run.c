@@ -5,17 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status tool_run_open(struct backend *backend, struct model *model, uint32_t capacity, struct tool_run *ret,
-    struct error *error)
+enum status tool_run_open(struct tool_ranks *ranks, uint32_t capacity, struct tool_run *ret, struct error *error)
 {
-	struct tool_run run = { .backend = backend, .model = model, .info = model_info(model), .capacity = capacity };
+	struct tool_run run = { .ranks = ranks, .info = model_info(ranks->models[0]), .capacity = capacity };
 	uint32_t        blocks = (capacity + TOOL_RUN_BLOCK - 1) / TOOL_RUN_BLOCK, rows = capacity;
 	enum status     status;
 
 	/* An encoder sees a sequence whole. */
 	if (!run.info->encoder && rows > TOOL_RUN_ROWS)
 		rows = TOOL_RUN_ROWS;
-	status = model_plan(model, rows, TOOL_RUN_LOGITS < rows ? TOOL_RUN_LOGITS : rows, TOOL_RUN_BLOCK, blocks, error);
+	status = tool_ranks_plan(ranks, rows, TOOL_RUN_LOGITS < rows ? TOOL_RUN_LOGITS : rows, TOOL_RUN_BLOCK, blocks, error);
 	if (status)
 		return status;
 	run.table = calloc(blocks, sizeof *run.table);
@@ -23,10 +22,13 @@ enum status tool_run_open(struct backend *backend, struct model *model, uint32_t
 	run.positions = calloc(rows, sizeof *run.positions);
 	run.slots = calloc(rows, sizeof *run.slots);
 	run.logit_rows = calloc(TOOL_RUN_LOGITS, sizeof *run.logit_rows);
-	if (!run.table || !run.tokens || !run.positions || !run.slots || !run.logit_rows) {
+	run.hidden_rows = calloc(rows, sizeof *run.hidden_rows);
+	if (!run.hidden_rows || !run.table || !run.tokens || !run.positions || !run.slots || !run.logit_rows) {
 		tool_run_close(&run);
 		return error_set(error, STATUS_NOMEM, "out of memory for a step of %u tokens", rows);
 	}
+	for (uint32_t i = 0; i < rows; i++)
+		run.hidden_rows[i] = (int32_t)i;
 	for (uint32_t i = 0; i < blocks; i++)
 		run.table[i] = (int32_t)i;
 	*ret = run;
@@ -40,12 +42,15 @@ void tool_run_close(struct tool_run *run)
 	free(run->positions);
 	free(run->slots);
 	free(run->logit_rows);
+	free(run->hidden_rows);
 	memset(run, 0, sizeof *run);
 }
 
-/* One step of ROWS tokens after FROM others; positions are filled in. */
+static inline struct backend *backend_of(const struct tool_run *run) { return tool_ranks_backend(run->ranks); }
+
+/* One step of ROWS tokens after FROM others, or a first draft after such a one; positions are filled in. */
 static enum status step(struct tool_run *run, const int32_t *tokens, uint32_t from, uint32_t rows, uint32_t logit_rows,
-    struct error *error)
+    bool draft, struct error *error)
 {
 	struct batch_sequence sequence = { .rows = rows, .context = from + rows,
 		.blocks = (run->capacity + TOOL_RUN_BLOCK - 1) / TOOL_RUN_BLOCK };
@@ -60,10 +65,10 @@ static enum status step(struct tool_run *run, const int32_t *tokens, uint32_t fr
 	memcpy(run->tokens, tokens, rows * sizeof *tokens);
 	for (uint32_t i = 0; i < rows; i++)
 		run->slots[i] = (int32_t)(from + i);
-	status = model_forward(run->model, &batch);
+	status = draft ? tool_ranks_draft(run->ranks, &batch, run->hidden_rows, true) : tool_ranks_forward(run->ranks, &batch);
 	if (status)
 		return error_set(error, status, "a step of %u tokens at %u: %s", rows, from, status_text(status));
-	return run->backend->ops->wait(run->backend, NULL, 0, error);
+	return backend_of(run)->ops->wait(backend_of(run), NULL, 0, error);
 }
 
 static enum status check_length(const struct tool_run *run, uint32_t from, uint32_t count, struct error *error)
@@ -73,11 +78,12 @@ static enum status check_length(const struct tool_run *run, uint32_t from, uint3
 	return error_set(error, STATUS_INVALID, "%u tokens at %u: the sequence has room for %u", count, from, run->capacity);
 }
 
-enum status tool_run_logits(struct tool_run *run, const int32_t *tokens, uint32_t from, uint32_t count,
-    const uint32_t *wanted, uint32_t wanted_count, float *ret, struct error *error)
+/* Tokens in pieces, those WANTED giving logits; DRAFT: of the layer that drafts, for which TOKENS [count + 1]. */
+static enum status run_pieces(struct tool_run *run, const int32_t *tokens, uint32_t from, uint32_t count,
+    const uint32_t *wanted, uint32_t wanted_count, bool draft, float *ret, struct error *error)
 {
 	uint32_t    vocab = run->info->vocab, next = 0;
-	enum status status = check_length(run, from, count, error);
+	enum status status = STATUS_OK;
 
 	for (uint32_t done = 0, rows; done < count && !status; done += rows) {
 		uint32_t logits = 0;
@@ -87,15 +93,34 @@ enum status tool_run_logits(struct tool_run *run, const int32_t *tokens, uint32_
 			if (next + logits < wanted_count && wanted[next + logits] == done + rows)
 				run->logit_rows[logits++] = (int32_t)rows;
 		}
-		status = step(run, tokens + done, from + done, rows, logits, error);
+		status = step(run, tokens + done, from + done, rows, draft ? 0 : logits, false, error);
+		if (!status && draft)
+			status = step(run, tokens + done + 1, from + done, rows, logits, true, error);
 		for (uint32_t i = 0; i < logits && !status; i++) {
-			status = run->backend->ops->read_logits(run->backend, i, ret + (size_t)(next + i) * vocab, vocab);
+			status = backend_of(run)->ops->read_logits(backend_of(run), i, ret + (size_t)(next + i) * vocab, vocab);
 			if (status)
 				error_set(error, status, "cannot read logits: %s", status_text(status));
 		}
 		next += logits;
 	}
 	return status;
+}
+
+enum status tool_run_logits(struct tool_run *run, const int32_t *tokens, uint32_t from, uint32_t count,
+    const uint32_t *wanted, uint32_t wanted_count, float *ret, struct error *error)
+{
+	enum status status = check_length(run, from, count, error);
+
+	return status ? status : run_pieces(run, tokens, from, count, wanted, wanted_count, false, ret, error);
+}
+
+enum status tool_run_drafts(struct tool_run *run, const int32_t *tokens, uint32_t count, const uint32_t *wanted,
+    uint32_t wanted_count, float *ret, struct error *error)
+{
+	enum status status = count < 2 || !run->info->draft_layers ? error_set(error, STATUS_INVALID,
+	    "drafts for %u tokens: two are needed, and a layer that drafts", count) : check_length(run, 0, count, error);
+
+	return status ? status : run_pieces(run, tokens, 0, count - 1, wanted, wanted_count, true, ret, error);
 }
 
 enum status tool_run_embedding(struct tool_run *run, const int32_t *tokens, uint32_t count, float *ret,
@@ -105,11 +130,11 @@ enum status tool_run_embedding(struct tool_run *run, const int32_t *tokens, uint
 
 	if (status)
 		return status;
-	model_positions(run->model, tokens, count, run->positions);
+	model_positions(run->ranks->models[0], tokens, count, run->positions);
 	run->logit_rows[0] = 0;
-	status = step(run, tokens, 0, count, 1, error);
+	status = step(run, tokens, 0, count, 1, false, error);
 	if (status)
 		return status;
-	status = run->backend->ops->read_pooled(run->backend, 0, ret, run->info->width);
+	status = backend_of(run)->ops->read_pooled(backend_of(run), 0, ret, run->info->width);
 	return status ? error_set(error, status, "cannot read the embedding: %s", status_text(status)) : STATUS_OK;
 }

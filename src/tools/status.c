@@ -144,7 +144,7 @@ static void print_json(const struct conf *conf, const struct header_shared *head
 	json_t *root;
 
 	for (unsigned i = 0; i < METRIC_COUNT; i++)
-		json_object_set_new(counters, metrics_name((enum metric)i), json_integer((json_int_t)report->values[i]));
+		json_object_set_new(counters, metrics_id((enum metric)i), json_integer((json_int_t)report->values[i]));
 	root = json_pack("{s:s, s:s, s:b, s:s, s:I, s:f, s:f, s:s, s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:o}",
 	    "instance", conf->service_instance, "state", report->state, "answers", (int)report->answers, "message", report->words,
 	    "pid", (json_int_t)header->pid, "uptime_s", report->uptime_s, "heartbeat_age_s", report->heartbeat_age_s,

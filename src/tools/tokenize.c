@@ -1,6 +1,6 @@
 /* tokenize.c: `penstock tokenize` and `penstock detokenize`: JSON lines in, JSON lines out, for scripts and tests that
  * compare with other implementations.  One line in, one line out, in order; a bad line ends the run and is named. */
-#include "base/buf.h"
+#include "tools/lines.h"
 #include "tools/text.h"
 #include "tools/tool.h"
 
@@ -10,61 +10,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 64 << 20, CHUNK = 65536, MESSAGES_MAX = 1024 };
+enum { MESSAGES_MAX = 1024 };
 
 static const char tokenize_help[] =
-    "usage: penstock tokenize --model FILE < lines > lines\n"
+    "usage: penstock tokenize --tokenizer FILE|MODELDIR < lines > lines\n"
     "\n"
+    "FILE is a tokenizer.json, a SentencePiece model or a GGUF file; --model says the same.\n"
     "Each input line is a JSON string or an object:\n"
-    "  \"text\"                                  plain text\n"
-    "  {\"text\": \"…\", \"special\": true}          special tokens spelled in it count as such\n"
-    "  {\"messages\": [{\"role\", \"content\"}, …]}  rendered with the model's chat template first\n"
+    "  \"text\"                                  plain text: nothing in it is special\n"
+    "  {\"text\": \"…\", \"add_special\": bool}      false: no tokens before and behind it (they stand there by default)\n"
+    "  {\"text\": \"…\"}                          special tokens spelled in it count as such; \"special\": false: they do not\n"
+    "  {\"messages\": [{\"role\", \"content\"}, …]}  rendered with the model's chat template first (GGUF)\n"
     "Each output line is {\"ids\": […]}.\n";
 
 static const char detokenize_help[] =
-    "usage: penstock detokenize --model FILE < lines > lines\n"
+    "usage: penstock detokenize --tokenizer FILE|MODELDIR < lines > lines\n"
     "\n"
-    "Each input line is a JSON array of ids or {\"ids\": […]}; each output line is {\"text\": \"…\"}.\n"
-    "Control tokens give no text; bytes that are no UTF-8 become U+FFFD.\n";
-
-/* Reads one line without its newline.  STATUS_OK, STATUS_GONE at the end of the input. */
-static enum status read_line(FILE *stream, struct buf *line, struct error *error)
-{
-	char chunk[CHUNK];
-
-	buf_clear(line);
-	while (fgets(chunk, sizeof chunk, stream)) {
-		size_t len = strlen(chunk);
-		bool   end = len > 0 && chunk[len - 1] == '\n';
-
-		if (buf_append(line, chunk, len - end))
-			return error_set(error, STATUS_LIMIT, "the line is longer than %d bytes", LINE_MAX_BYTES);
-		if (end)
-			return STATUS_OK;
-	}
-	if (ferror(stream))
-		return error_set(error, STATUS_IO, "cannot read the input");
-	return line->len ? STATUS_OK : STATUS_GONE;
-}
+    "Each input line is a JSON array of ids or {\"ids\": […], \"skip_special\": bool}; each output line is {\"text\": \"…\"}.\n"
+    "Control tokens give no text unless skip_special is false; bytes that are no UTF-8 become U+FFFD.\n";
 
 static enum status encode_messages(const struct tool_text *text, json_t *messages, struct token_list *ret, struct error *error)
 {
-	struct chat_message list[MESSAGES_MAX];
-	size_t              i, count = json_array_size(messages);
-	json_t             *message;
-
-	if (!json_is_array(messages) || count == 0 || count > MESSAGES_MAX)
-		return error_set(error, STATUS_INVALID, "messages: an array of 1 to %d messages is needed", MESSAGES_MAX);
 	if (!text->chat)
 		return error_set(error, STATUS_UNSUPPORTED, "messages: the model has no chat template that is known here");
-	json_array_foreach(messages, i, message) {
-		json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
-
-		if (!json_is_string(role) || !json_is_string(content))
-			return error_set(error, STATUS_INVALID, "messages[%zu]: role and content must be strings", i);
-		list[i] = (struct chat_message){ json_string_value(role), json_string_value(content), json_string_length(content) };
-	}
-	return tool_text_encode_chat(text, list, count, ret, error);
+	return tool_text_encode_chat(text, messages, ret, error);
 }
 
 static enum status tokenize_line(const struct tool_text *text, json_t *in, json_t **ret, struct error *error)
@@ -78,7 +47,8 @@ static enum status tokenize_line(const struct tool_text *text, json_t *in, json_
 		status = encode_messages(text, json_object_get(in, "messages"), &list, error);
 	else if (json_is_string(plain))
 		status = tool_text_encode(text, json_string_value(plain), json_string_length(plain),
-		    json_is_true(json_object_get(in, "special")), &list, error);
+		    json_is_object(in) && !json_is_false(json_object_get(in, "special")), !json_is_false(json_object_get(in,
+		    "add_special")), &list, error);
 	else
 		status = error_set(error, STATUS_INVALID, "a string, or an object with text or messages, is needed");
 	if (status)
@@ -101,8 +71,10 @@ static enum status detokenize_line(const struct tool_text *text, json_t *in, jso
 
 	if (!json_is_array(ids))
 		return error_set(error, STATUS_INVALID, "an array of ids is needed");
-	buf_init(&out, LINE_MAX_BYTES);
+	buf_init(&out, TOOL_LINE_MAX);
 	detokenizer_init(&detokenizer, text->vocab);
+	if (json_is_false(json_object_get(in, "skip_special")))
+		detokenizer_show_special(&detokenizer);
 	json_array_foreach(ids, i, id) {
 		json_int_t value = json_integer_value(id);
 
@@ -117,7 +89,7 @@ static enum status detokenize_line(const struct tool_text *text, json_t *in, jso
 	if (!status)
 		status = detokenizer_finish(&detokenizer, &out);
 	if (status) {
-		error_set(error, status, "the text is longer than %d bytes", LINE_MAX_BYTES);
+		error_set(error, status, "the text is longer than %d bytes", TOOL_LINE_MAX);
 		goto out;
 	}
 	*ret = json_pack("{s:s%}", "text", out.len ? out.data : "", out.len);
@@ -134,6 +106,7 @@ static int run(const char *command, const char *help, bool with_chat, line_funct
 {
 	static const struct option options[] = {
 		{ "model", required_argument, NULL, 'm' },
+		{ "tokenizer", required_argument, NULL, 'm' },
 		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -159,16 +132,16 @@ static int run(const char *command, const char *help, bool with_chat, line_funct
 	if (optind < argc)
 		return tool_usage(command, "unexpected argument %s", argv[optind]);
 	if (!model)
-		return tool_usage(command, "--model FILE is needed");
+		return tool_usage(command, "--tokenizer FILE|MODELDIR is needed");
 	/* A model without a known chat template still tokenizes plain text. */
 	if ((!with_chat || tool_text_open(model, true, &text, &error)) && tool_text_open(model, false, &text, &error))
 		return tool_fail(command, &error);
-	buf_init(&line, LINE_MAX_BYTES);
+	buf_init(&line, TOOL_LINE_MAX);
 	for (size_t number = 1;; number++) {
 		json_error_t where;
 		json_t      *in, *out = NULL;
 
-		status = read_line(stdin, &line, &why);
+		status = tool_read_line(stdin, &line, &why);
 		if (status) {
 			error_set(&error, status, "line %zu: %.400s", number, status == STATUS_GONE ? "end" : why.message);
 			break;

@@ -10,6 +10,8 @@
 enum { TOOL_OK, TOOL_FAILED, TOOL_USAGE };
 
 /* A command gets its own argv (argv[0] is its name) and returns an exit code. */
+int tool_bench(int argc, char **argv);
+int tool_blackbox(int argc, char **argv);
 int tool_config(int argc, char **argv);
 int tool_detokenize(int argc, char **argv);
 int tool_drain(int argc, char **argv);
@@ -18,8 +20,12 @@ int tool_generate(int argc, char **argv);
 int tool_inspect(int argc, char **argv);
 int tool_key(int argc, char **argv);
 int tool_plan(int argc, char **argv);
+int tool_quantise(int argc, char **argv);
+int tool_sim(int argc, char **argv);
 int tool_status(int argc, char **argv);
+int tool_render(int argc, char **argv);
 int tool_tokenize(int argc, char **argv);
+int tool_top(int argc, char **argv);
 
 /* Prints "penstock COMMAND: message" to standard error and returns TOOL_FAILED / TOOL_USAGE.  The usage variant adds a
  * pointer to --help. */

@@ -1,5 +1,5 @@
 /* vocab.c: owns the bytes and kinds of all token ids.  Does not split text (text/tokenizer.h) and keeps no pointer into
- * the GGUF file, which may be closed afterwards.
+ * the description it was made from.
  *
  * Invariant: every id below `size` has bytes (possibly none) and a kind; special tokens (control, user) are not empty, at
  * most VOCAB_SPECIAL_MAX bytes long and distinct; bos and eos ids are below `size`.
@@ -7,27 +7,37 @@
 #include "vocab/vocab.h"
 #include "base/bytes.h"
 #include "base/hash.h"
-#include "base/utf8.h"
-#include "vocab/bytelevel.h"
+#include "vocab/decoder.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Token types of tokenizer.ggml.token_type. */
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5 };
 
 struct special {
 	const char *bytes;
 	uint32_t    len, id;
 };
 
+/* Bytes per id. */
+struct table {
+	uint32_t *offsets; /* [size + 1] into bytes */
+	char     *bytes;
+};
+
+/* A special token that is shown otherwise than its spelling says. */
+struct shown {
+	uint32_t   id;
+	struct buf first, rest;
+};
+
 struct vocab {
 	uint32_t        size;
-	unsigned char  *kinds;   /* [size] */
-	uint32_t       *offsets; /* [size + 1] into bytes */
-	char           *bytes;
-	size_t          bytes_max, bytes_len;
-	struct special *specials; /* sorted by bytes */
+	unsigned char  *kinds; /* [size] */
+	struct table    rest, first; /* first.offsets is NULL when the first token of a text reads like the others */
+	struct decoder  decoder;
+	struct shown   *shown; /* ascending ids */
+	size_t          shown_count;
+	char           *special_bytes; /* as they are spelled in text */
+	struct special *specials;      /* sorted by bytes */
 	size_t          special_count;
 	int32_t         eos[VOCAB_EOS_MAX];
 	size_t          eos_count;
@@ -36,178 +46,81 @@ struct vocab {
 	uint64_t        fingerprint;
 };
 
-struct load {
-	struct vocab *vocab;
-	int32_t      *types;
-	struct error *error;
-};
-
-static enum status check_model(const struct gguf *gguf, struct error *error)
+static enum vocab_kind kind_of(enum token_kind kind)
 {
-	const char *model;
+	switch (kind) {
+	case TOKEN_CONTROL: return VOCAB_CONTROL;
+	case TOKEN_USER: return VOCAB_USER;
+	case TOKEN_ABSENT:
+	case TOKEN_PADDING: return VOCAB_UNUSED;
+	default: return VOCAB_NORMAL;
+	}
+}
+
+static enum status fill_table(const struct token_file *file, const struct decoder *decoder, bool first, struct table *table,
+    struct error *error)
+{
+	struct buf  all, one;
+	enum status status = STATUS_OK;
 	size_t      len;
-	char        quoted[BYTES_QUOTE_MAX];
-	enum status status = gguf_get_string(gguf, "tokenizer.ggml.model", &model, &len, error);
 
-	if (status)
-		return status;
-	if (len != 4 || memcmp(model, "gpt2", 4) != 0)
-		return error_set(error, STATUS_UNSUPPORTED, "tokenizer.ggml.model is %s; only \"gpt2\" (byte-level BPE) is supported",
-		    bytes_quote(quoted, model, len));
-	return STATUS_OK;
-}
-
-static enum status measure(void *context, size_t index, const char *string, size_t len)
-{
-	struct load *load = context;
-	char         quoted[BYTES_QUOTE_MAX];
-
-	if (len > VOCAB_TOKEN_MAX)
-		return error_set(load->error, STATUS_LIMIT, "token %zu %s has %zu bytes, the limit is %d", index,
-		    bytes_quote(quoted, string, len), len, VOCAB_TOKEN_MAX);
-	load->vocab->bytes_max += len;
-	return STATUS_OK;
-}
-
-static enum status kind_of(int32_t type, enum vocab_kind *ret)
-{
-	switch (type) {
-	case TYPE_NORMAL: *ret = VOCAB_NORMAL; return STATUS_OK;
-	case TYPE_UNKNOWN:
-	case TYPE_CONTROL: *ret = VOCAB_CONTROL; return STATUS_OK;
-	case TYPE_USER:   *ret = VOCAB_USER; return STATUS_OK;
-	case TYPE_UNUSED: *ret = VOCAB_UNUSED; return STATUS_OK;
-	default: return STATUS_INVALID;
+	table->offsets = malloc((file->size + (size_t)1) * sizeof *table->offsets);
+	if (!table->offsets)
+		return error_set(error, STATUS_NOMEM, "no memory for a vocabulary of %u tokens", file->size);
+	buf_init(&all, UINT32_MAX);
+	buf_init(&one, TOKEN_FILE_TEXT_MAX);
+	for (uint32_t id = 0; !status && id < file->size; id++) {
+		const char *spelling = token_file_spelling(file, id, &len);
+		table->offsets[id] = (uint32_t)all.len;
+		if (!spelling || !len)
+			continue;
+		status = decoder_apply(decoder, spelling, len, first, &one);
+		if (!status && one.len)
+			status = buf_append(&all, one.data, one.len);
 	}
-}
-
-/* Appends the bytes a NORMAL token stands for.  A token with a character outside the mapping stands for itself as a
- * whole: so do the byte-level decoders of the reference implementations. */
-static void add_normal(struct vocab *vocab, const char *string, size_t len)
-{
-	size_t start = vocab->bytes_len;
-
-	for (size_t at = 0; at < len;) {
-		uint32_t code = 0;
-		int      n = utf8_decode(string + at, len - at, &code);
-		int      byte = n > 0 ? bytelevel_byte(code) : -1;
-		if (byte < 0) {
-			memcpy(vocab->bytes + start, string, len);
-			vocab->bytes_len = start + len;
-			return;
-		}
-		vocab->bytes[vocab->bytes_len++] = (char)byte;
-		at += (size_t)n;
-	}
-}
-
-static enum status add_token(void *context, size_t index, const char *string, size_t len)
-{
-	struct load    *load = context;
-	struct vocab   *vocab = load->vocab;
-	enum vocab_kind kind;
-	char            quoted[BYTES_QUOTE_MAX];
-
-	if (kind_of(load->types[index], &kind))
-		return error_set(load->error, STATUS_INVALID, "token %zu %s has type %d, which a byte-level vocabulary does not have",
-		    index, bytes_quote(quoted, string, len), load->types[index]);
-	vocab->kinds[index] = (unsigned char)kind;
-	vocab->offsets[index] = (uint32_t)vocab->bytes_len;
-	if (kind == VOCAB_NORMAL) {
-		add_normal(vocab, string, len);
-	} else {
-		if (len)
-			memcpy(vocab->bytes + vocab->bytes_len, string, len);
-		vocab->bytes_len += len;
-	}
-	if (kind == VOCAB_CONTROL || kind == VOCAB_USER) {
-		if (len == 0 || len > VOCAB_SPECIAL_MAX)
-			return error_set(load->error, STATUS_INVALID, "special token %zu %s has %zu bytes, allowed are 1 to %d", index,
-			    bytes_quote(quoted, string, len), len, VOCAB_SPECIAL_MAX);
-		vocab->special_count++;
-	}
-	return STATUS_OK;
+	table->offsets[file->size] = (uint32_t)all.len;
+	buf_free(&one);
+	table->bytes = all.len ? malloc(all.len) : NULL; /* without the room that growing left over: it stays for good */
+	if (table->bytes)
+		memcpy(table->bytes, all.data, all.len);
+	else if (all.len)
+		status = STATUS_NOMEM;
+	buf_free(&all);
+	return status ? error_set(error, status, "the bytes of %u tokens do not fit", file->size) : STATUS_OK;
 }
 
 static int compare_specials(const void *a, const void *b)
 {
 	const struct special *x = a, *y = b;
-	int                   order = bytes_compare(x->bytes, x->len, y->bytes, y->len);
-	return order ? order : (x->id > y->id) - (x->id < y->id);
+	return bytes_compare(x->bytes, x->len, y->bytes, y->len);
 }
 
-static enum status index_specials(struct vocab *vocab, struct error *error)
+/* Control and user tokens by their spelling.  Control tokens that are no added tokens may share one: the first id counts. */
+static enum status index_specials(const struct token_file *file, struct vocab *vocab, struct error *error)
 {
-	size_t count = 0;
-	char   quoted[BYTES_QUOTE_MAX];
+	size_t count = 0, bytes = 0, len;
 
-	vocab->specials = calloc(vocab->special_count + 1, sizeof *vocab->specials);
-	if (!vocab->specials)
-		return error_set(error, STATUS_NOMEM, "no memory for %zu special tokens", vocab->special_count);
 	for (uint32_t id = 0; id < vocab->size; id++)
-		if (vocab->kinds[id] == VOCAB_CONTROL || vocab->kinds[id] == VOCAB_USER)
-			vocab->specials[count++] = (struct special){ vocab->bytes + vocab->offsets[id],
-				vocab->offsets[id + 1] - vocab->offsets[id], id };
-	qsort(vocab->specials, count, sizeof *vocab->specials, compare_specials);
-	for (size_t i = 1; i < count; i++) {
-		const struct special *x = &vocab->specials[i - 1], *y = &vocab->specials[i];
-		if (bytes_compare(x->bytes, x->len, y->bytes, y->len) == 0)
-			return error_set(error, STATUS_INVALID, "special tokens %u and %u are both spelled %s", x->id, y->id,
-			    bytes_quote(quoted, x->bytes, x->len));
-	}
+		if (vocab->kinds[id] == VOCAB_CONTROL || vocab->kinds[id] == VOCAB_USER) {
+			token_file_spelling(file, id, &len);
+			bytes += len;
+			count++;
+		}
+	vocab->specials = calloc(count + 1, sizeof *vocab->specials);
+	vocab->special_bytes = malloc(bytes + 1);
+	if (!vocab->specials || !vocab->special_bytes)
+		return error_set(error, STATUS_NOMEM, "no memory for %zu special tokens", count);
+	bytes = 0;
+	for (uint32_t id = 0; id < vocab->size; id++)
+		if (vocab->kinds[id] == VOCAB_CONTROL || vocab->kinds[id] == VOCAB_USER) {
+			const char *spelling = token_file_spelling(file, id, &len);
+			if (len)
+				memcpy(vocab->special_bytes + bytes, spelling, len);
+			vocab->specials[vocab->special_count++] = (struct special){ vocab->special_bytes + bytes, (uint32_t)len, id };
+			bytes += len;
+		}
+	qsort(vocab->specials, vocab->special_count, sizeof *vocab->specials, compare_specials);
 	return STATUS_OK;
-}
-
-/* An id of the metadata: −1 when the key is absent, an error when it is no id. */
-static enum status read_id(const struct gguf *gguf, const char *key, uint32_t size, int32_t *ret, struct error *error)
-{
-	uint64_t    id = 0;
-	enum status status = gguf_get_u64(gguf, key, &id, error);
-
-	if (status == STATUS_NOT_FOUND) {
-		*ret = -1;
-		return STATUS_OK;
-	}
-	if (status)
-		return status;
-	if (id >= size)
-		return error_set(error, STATUS_INVALID, "%s is %llu, but the vocabulary has %u tokens", key, (unsigned long long)id, size);
-	*ret = (int32_t)id;
-	return STATUS_OK;
-}
-
-static enum status read_ids(const struct gguf *gguf, struct vocab *vocab, struct error *error)
-{
-	static const char *const ends[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-		"tokenizer.ggml.eom_token_id" };
-	static const char *const others[] = { "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.padding_token_id",
-		"tokenizer.ggml.seperator_token_id" /* the format's own spelling */ };
-	enum status status = STATUS_OK;
-	int32_t     id = -1;
-
-	for (size_t i = 0; !status && i < sizeof ends / sizeof ends[0]; i++) {
-		bool known = false;
-		status = read_id(gguf, ends[i], vocab->size, &id, error);
-		if (status || id < 0)
-			continue;
-		for (size_t k = 0; k < vocab->eos_count; k++)
-			known = known || vocab->eos[k] == id;
-		if (!known)
-			vocab->eos[vocab->eos_count++] = id;
-	}
-	for (size_t i = 0; !status && i < sizeof others / sizeof others[0]; i++)
-		status = read_id(gguf, others[i], vocab->size, &id, error);
-	if (!status)
-		status = read_id(gguf, "tokenizer.ggml.bos_token_id", vocab->size, &vocab->bos, error);
-	if (!status) {
-		status = gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", &vocab->add_bos, error);
-		if (status == STATUS_NOT_FOUND)
-			status = STATUS_OK;
-	}
-	if (!status && vocab->add_bos && vocab->bos < 0)
-		status = error_set(error, STATUS_INVALID,
-		    "tokenizer.ggml.add_bos_token is true, but there is no tokenizer.ggml.bos_token_id");
-	return status;
 }
 
 static uint64_t fingerprint(const struct vocab *vocab)
@@ -215,64 +128,65 @@ static uint64_t fingerprint(const struct vocab *vocab)
 	uint64_t sum = hash_fnv1a(HASH_FNV1A_START, &vocab->size, sizeof vocab->size);
 
 	sum = hash_fnv1a(sum, vocab->kinds, vocab->size);
-	sum = hash_fnv1a(sum, vocab->offsets, (vocab->size + (size_t)1) * sizeof *vocab->offsets);
-	sum = hash_fnv1a(sum, vocab->bytes, vocab->bytes_len);
+	sum = hash_fnv1a(sum, vocab->rest.offsets, (vocab->size + (size_t)1) * sizeof *vocab->rest.offsets);
+	sum = hash_fnv1a(sum, vocab->rest.bytes, vocab->rest.offsets[vocab->size]);
 	return hash_fnv1a(sum, vocab->eos, vocab->eos_count * sizeof *vocab->eos);
 }
 
-static enum status read_tokens(const struct gguf *gguf, struct load *load)
+enum status vocab_from_file(const struct token_file *file, struct vocab **ret, struct error *error)
 {
-	struct vocab *vocab = load->vocab;
-	size_t        count = 0;
-	enum status   status = gguf_array_count(gguf, "tokenizer.ggml.tokens", &count, load->error);
+	struct vocab *vocab = calloc(1, sizeof *vocab);
+	enum status   status;
+
+	if (!vocab)
+		return error_set(error, STATUS_NOMEM, "no memory for a vocabulary");
+	vocab->size = file->size;
+	vocab->bos = file->bos;
+	vocab->add_bos = file->add_bos;
+	vocab->eos_count = file->eos_count;
+	memcpy(vocab->eos, file->eos, sizeof vocab->eos);
+	vocab->kinds = malloc(file->size);
+	status = vocab->kinds ? decoder_init(&vocab->decoder, file->decoder, error) :
+	    error_set(error, STATUS_NOMEM, "no memory for a vocabulary of %u tokens", file->size);
+	if (!status) {
+		for (uint32_t id = 0; id < file->size; id++)
+			vocab->kinds[id] = (unsigned char)kind_of((enum token_kind)file->kinds[id]);
+		status = fill_table(file, &vocab->decoder, false, &vocab->rest, error);
+	}
+	if (!status && vocab->decoder.first_differs)
+		status = fill_table(file, &vocab->decoder, true, &vocab->first, error);
+	if (!status)
+		status = index_specials(file, vocab, error);
+	if (status) {
+		vocab_free(vocab);
+		return status;
+	}
+	vocab->fingerprint = fingerprint(vocab);
+	*ret = vocab;
+	return STATUS_OK;
+}
+
+enum status vocab_open(const char *path, struct vocab **ret, struct error *error)
+{
+	struct token_file file;
+	enum status       status = token_file_open(path, &file, error);
 
 	if (status)
 		return status;
-	if (count == 0 || count > VOCAB_SIZE_MAX)
-		return error_set(load->error, STATUS_LIMIT, "tokenizer.ggml.tokens has %zu elements, allowed are 1 to %d", count,
-		    VOCAB_SIZE_MAX);
-	status = gguf_array_strings(gguf, "tokenizer.ggml.tokens", measure, load, load->error);
-	if (status)
-		return status;
-	if (vocab->bytes_max > UINT32_MAX)
-		return error_set(load->error, STATUS_LIMIT, "the tokens have %zu bytes, the limit is %u", vocab->bytes_max, UINT32_MAX);
-	vocab->size = (uint32_t)count;
-	vocab->kinds = malloc(count);
-	vocab->offsets = malloc((count + 1) * sizeof *vocab->offsets);
-	vocab->bytes = malloc(vocab->bytes_max + 1);
-	load->types = malloc(count * sizeof *load->types);
-	if (!vocab->kinds || !vocab->offsets || !vocab->bytes || !load->types)
-		return error_set(load->error, STATUS_NOMEM, "no memory for a vocabulary of %zu tokens", count);
-	status = gguf_array_i32(gguf, "tokenizer.ggml.token_type", load->types, count, load->error);
-	if (!status)
-		status = gguf_array_strings(gguf, "tokenizer.ggml.tokens", add_token, load, load->error);
-	if (!status)
-		vocab->offsets[count] = (uint32_t)vocab->bytes_len;
+	status = vocab_from_file(&file, ret, error);
+	token_file_free(&file);
 	return status;
 }
 
 enum status vocab_from_gguf(const struct gguf *gguf, struct vocab **ret, struct error *error)
 {
-	struct load load = { .vocab = calloc(1, sizeof *load.vocab), .error = error };
-	enum status status;
+	struct token_file file;
+	enum status       status = token_file_from_gguf(gguf, true, &file, error);
 
-	if (!load.vocab)
-		return error_set(error, STATUS_NOMEM, "no memory for a vocabulary");
-	status = check_model(gguf, error);
-	if (!status)
-		status = read_tokens(gguf, &load);
-	free(load.types);
-	if (!status)
-		status = index_specials(load.vocab, error);
-	if (!status)
-		status = read_ids(gguf, load.vocab, error);
 	if (status)
-		goto fail;
-	load.vocab->fingerprint = fingerprint(load.vocab);
-	*ret = load.vocab;
-	return STATUS_OK;
-fail:
-	vocab_free(load.vocab);
+		return status;
+	status = vocab_from_file(&file, ret, error);
+	token_file_free(&file);
 	return gguf_error_prefix(gguf, status, error);
 }
 
@@ -281,10 +195,52 @@ void vocab_free(struct vocab *vocab)
 	if (!vocab)
 		return;
 	free(vocab->kinds);
-	free(vocab->offsets);
-	free(vocab->bytes);
+	free(vocab->rest.offsets);
+	free(vocab->rest.bytes);
+	free(vocab->first.offsets);
+	free(vocab->first.bytes);
 	free(vocab->specials);
+	free(vocab->special_bytes);
+	for (size_t i = 0; i < vocab->shown_count; i++) {
+		buf_free(&vocab->shown[i].first);
+		buf_free(&vocab->shown[i].rest);
+	}
+	free(vocab->shown);
 	free(vocab);
+}
+
+static int compare_shown(const void *a, const void *b)
+{
+	const struct shown *x = a, *y = b;
+	return (x->id > y->id) - (x->id < y->id);
+}
+
+enum status vocab_respell(struct vocab *vocab, uint32_t id, const char *spelling, size_t len, struct error *error)
+{
+	struct shown *list = realloc(vocab->shown, (vocab->shown_count + 1) * sizeof *list), *shown;
+	enum status   status = STATUS_NOMEM;
+
+	if (list) {
+		vocab->shown = list;
+		shown = &list[vocab->shown_count++];
+		*shown = (struct shown){ .id = id };
+		buf_init(&shown->first, TOKEN_FILE_TEXT_MAX);
+		buf_init(&shown->rest, TOKEN_FILE_TEXT_MAX);
+		status = decoder_apply(&vocab->decoder, spelling, len, true, &shown->first);
+		if (!status)
+			status = decoder_apply(&vocab->decoder, spelling, len, false, &shown->rest);
+		qsort(vocab->shown, vocab->shown_count, sizeof *vocab->shown, compare_shown);
+	}
+	return status ? error_set(error, status, "no memory for the token %u", id) : STATUS_OK;
+}
+
+static const struct buf *find_shown(const struct vocab *vocab, uint32_t id, bool first)
+{
+	struct shown        key = { .id = id };
+	const struct shown *shown = vocab->shown_count ?
+	    bsearch(&key, vocab->shown, vocab->shown_count, sizeof key, compare_shown) : NULL;
+
+	return !shown ? NULL : first ? &shown->first : &shown->rest;
 }
 
 uint32_t vocab_size(const struct vocab *vocab) { return vocab->size; }
@@ -297,14 +253,43 @@ enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id)
 	return id < vocab->size ? (enum vocab_kind)vocab->kinds[id] : VOCAB_UNUSED;
 }
 
-const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len)
+static const char *bytes_of(const struct vocab *vocab, uint32_t id, bool first, size_t *ret_len)
 {
+	const struct table *table = first && vocab->first.offsets ? &vocab->first : &vocab->rest;
+	const struct buf   *shown = find_shown(vocab, id, first);
+
 	if (id >= vocab->size) {
 		*ret_len = 0;
 		return NULL;
 	}
-	*ret_len = vocab->offsets[id + 1] - vocab->offsets[id];
-	return vocab->bytes + vocab->offsets[id];
+	if (shown) {
+		*ret_len = shown->len;
+		return shown->len ? shown->data : "";
+	}
+	*ret_len = table->offsets[id + 1] - table->offsets[id];
+	return table->bytes ? table->bytes + table->offsets[id] : "";
+}
+
+const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len)
+{
+	return bytes_of(vocab, id, false, ret_len);
+}
+
+const char *vocab_bytes_first(const struct vocab *vocab, uint32_t id, size_t *ret_len)
+{
+	return bytes_of(vocab, id, true, ret_len);
+}
+
+char vocab_strip(const struct vocab *vocab, unsigned *ret_max)
+{
+	*ret_max = vocab->decoder.strip_max;
+	return vocab->decoder.strip;
+}
+
+const char *vocab_joined(const struct vocab *vocab, const char **ret_content)
+{
+	*ret_content = vocab->decoder.joined_content;
+	return *vocab->decoder.joined ? vocab->decoder.joined : NULL;
 }
 
 int32_t vocab_special(const struct vocab *vocab, const char *text, size_t len)

@@ -6,12 +6,14 @@
 
 #include "base/status.h"
 #include "file/gguf.h"
+#include "vocab/token_file.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VOCAB_SIZE_MAX = 1 << 20, VOCAB_TOKEN_MAX = 1 << 16, VOCAB_SPECIAL_MAX = 256, VOCAB_EOS_MAX = 16 };
+enum { VOCAB_SIZE_MAX = TOKEN_FILE_IDS_MAX, VOCAB_TOKEN_MAX = TOKEN_FILE_TOKEN_MAX, VOCAB_SPECIAL_MAX = TOKEN_FILE_SPECIAL_MAX,
+	VOCAB_EOS_MAX = TOKEN_FILE_EOS_MAX };
 
 enum vocab_kind {
 	VOCAB_NORMAL,  /* bytes are what the token stands for */
@@ -22,7 +24,11 @@ enum vocab_kind {
 
 struct vocab; /* opaque, immutable after load, freely shared between threads */
 
-/* From GGUF metadata (tokenizer.ggml.*).  Byte-level BPE tokens are turned into the bytes they stand for. */
+/* Every token is turned into the bytes it stands for.  FILE may go afterwards. */
+enum status vocab_from_file(const struct token_file *file, struct vocab **ret, struct error *error);
+/* Of the model at PATH, as token_file_open takes it. */
+enum status vocab_open(const char *path, struct vocab **ret, struct error *error);
+/* The same from GGUF metadata (tokenizer.ggml.*). */
 enum status vocab_from_gguf(const struct gguf *gguf, struct vocab **ret, struct error *error);
 void        vocab_free(struct vocab *vocab);
 
@@ -30,6 +36,15 @@ uint32_t        vocab_size(const struct vocab *vocab);
 enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id); /* VOCAB_UNUSED for ids out of range */
 /* Bytes of a token, owned by the vocabulary; NULL and 0 for ids out of range. */
 const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len);
+/* The same for the first token of a text, which reads differently in some vocabularies ("##ing", " word"). */
+const char *vocab_bytes_first(const struct vocab *vocab, uint32_t id, size_t *ret_len);
+/* The character that is dropped at the very beginning of a text, and how often at most (0: never). */
+char        vocab_strip(const struct vocab *vocab, unsigned *ret_max);
+/* The character that is replaced where bytes of several tokens make it, NULL when there is none, and by what. */
+const char *vocab_joined(const struct vocab *vocab, const char **ret_content);
+/* ID, a special token, is shown as SPELLING from now on: the reference shows what its normalizer made of it.  Only before
+ * anything else uses VOCAB; the fingerprint stays. */
+enum status vocab_respell(struct vocab *vocab, uint32_t id, const char *spelling, size_t len, struct error *error);
 /* Id of the special token spelled TEXT (control or user), −1 when there is none. */
 int32_t     vocab_special(const struct vocab *vocab, const char *text, size_t len);
 /* Ids that end a sequence (eos, eot, …), at most VOCAB_EOS_MAX; returned pointer is owned by the vocabulary. */

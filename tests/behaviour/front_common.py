@@ -12,16 +12,6 @@ LEFTOVERS = ("penstock_front_requests_generating", "penstock_slots_in_use", "pen
              "penstock_sequences_waiting", "penstock_sequences_paused", "penstock_kv_blocks_used", "penstock_reservations")
 
 
-def wait_attached(stack, children=None):
-    """Until every child has its lane: a child that has none answers 503."""
-    def attached():
-        if len(stack.front_children()) != (children or stack.values.get("front.children", 0) or len(stack.front_children())):
-            return False
-        m = stack.metrics()
-        return m["penstock_front_children_attached"] == len(stack.front_children()) == m["penstock_lanes_attached"]
-    harness.wait_until(attached, "all children to attach")
-
-
 def wait_idle(stack):
     """Until nothing is left of any request, here or in penstockd: connections, slots, sequences, blocks."""
     seen = {}

@@ -23,6 +23,7 @@ import http.client
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -170,9 +171,6 @@ class FcgiCall:
     reads to the end.  Closing before the end is what a client that leaves looks like to the front."""
 
     def __init__(self, path, method, uri, headers=None, body=b"", params=None, timeout=None):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(timeout or DEADLINE)
-        self.sock.connect(path)
         self.stdout, self.pending, self.ended = b"", b"", False
         if isinstance(body, str):
             body = body.encode()
@@ -183,13 +181,16 @@ class FcgiCall:
             values[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else "HTTP_" + key] = value
         values.update(params or {})
         pairs = b"".join(fcgi_pair(n.encode(), v.encode()) for n, v in values.items() if v is not None)
-        out = fcgi_record(FCGI_BEGIN, struct.pack(">HB5x", 1, 0))
-        for at in range(0, len(pairs), 32768):
-            out += fcgi_record(FCGI_PARAMS, pairs[at:at + 32768])
-        out += fcgi_record(FCGI_PARAMS)
-        for at in range(0, len(body), 32768):
-            out += fcgi_record(FCGI_STDIN, body[at:at + 32768])
-        self.sock.sendall(out + fcgi_record(FCGI_STDIN))
+        out = [fcgi_record(FCGI_BEGIN, struct.pack(">HB5x", 1, 0))]
+        out += [fcgi_record(FCGI_PARAMS, pairs[at:at + 32768]) for at in range(0, len(pairs), 32768)]
+        out += [fcgi_record(FCGI_PARAMS)]
+        out += [fcgi_record(FCGI_STDIN, body[at:at + 32768]) for at in range(0, len(body), 32768)]
+        out = b"".join(out) + fcgi_record(FCGI_STDIN)
+        # Connected only now: a front gives the parameters 10 s, and 16 MB take their time here on a loaded machine.
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(timeout or DEADLINE)
+        self.sock.connect(path)
+        self.sock.sendall(out)
 
     def read(self):
         """More bytes of STDOUT; b"" at the end of the request or of the connection."""
@@ -451,7 +452,7 @@ class Stack:
     def start(self):
         self.start_daemon()
         self.start_front()
-        self.wait_ready()
+        self.wait_attached()
         if self.want_nginx:
             self.start_nginx()
 
@@ -467,6 +468,19 @@ class Stack:
     def wait_ready(self):
         wait_until(self.ready, "readiness")
 
+    def wait_attached(self, children=None):
+        """Until every child has its lane: the first one makes the service ready, and one without a lane answers 503."""
+        derived = self.tool("config", "derived", self.conf_path).stdout
+        wanted = children or int(re.search(r"^children=(\d+)$", derived, re.M)[1])
+
+        def attached():
+            if len(self.front_children()) != wanted:
+                return False
+            m = self.metrics()
+            return m["penstock_front_children_attached"] == wanted == m["penstock_lanes_attached"]
+        self.wait_ready()
+        wait_until(attached, "all children to attach")
+
     def start_nginx(self):
         self.nginx = Nginx(self.dir, self.conf_path, self.nginx_options)
         self.processes.append(self.nginx.process)
@@ -475,6 +489,9 @@ class Stack:
         for process in reversed(self.processes):
             process.stop(signal.SIGQUIT if process.name == "nginx" and process.running() else signal.SIGTERM)
         shutil.rmtree(self.dir, ignore_errors=True)
+        for name in os.listdir("/dev/shm"):  # left by a kill -9
+            if name.startswith(f"penstock.{self.instance}."):
+                os.unlink(os.path.join("/dev/shm", name))
 
     def dump(self):
         for name in sorted(os.listdir(self.dir)):

@@ -7,7 +7,7 @@ import time
 
 import fcgi_client as fc
 import harness
-from front_common import content_of, drain, failed_stream, reply_of, text_of, wait_attached, wait_idle
+from front_common import content_of, drain, failed_stream, reply_of, text_of, wait_idle
 from harness import check, equal, script
 
 ENDLESS = "word "
@@ -24,7 +24,6 @@ def test_child_killed_mid_stream():
     words = "one two three four five six seven eight nine ten " * 30
     conf = dict(CONF, **{"front.children": 2, "batcher.max_queued": 0})
     with harness.Stack(script=script(words, pace=1000), conf=conf) as stack:
-        wait_attached(stack)
         victim, other = stack.front_children()
         calls = [stack.open_chat(stream=True) for _ in range(12)]  # at least four and at most eight on each child
         for call in calls:
@@ -41,7 +40,7 @@ def test_child_killed_mid_stream():
             if reply.ended:
                 equal(text_of(reply), words)
         harness.wait_until(lambda: len(stack.front_children()) == 2, "a new child")
-        wait_attached(stack)
+        stack.wait_attached()
         check(victim not in stack.front_children() and other in stack.front_children())
         wait_idle(stack)
         m = stack.metrics()
@@ -57,7 +56,6 @@ def test_child_killed_mid_stream():
 def test_penstockd_killed():
     """Every open client is told within five seconds; /readyz says 503; a new penstockd serves without new fronts."""
     with harness.Stack(script=script(ENDLESS, 1000, 0), conf=dict(CONF, **{"batcher.max_running": 4})) as stack:
-        wait_attached(stack)
         children = sorted(stack.front_children())
         streams = [stack.open_chat(stream=True) for _ in range(3)]
         for call in streams:
@@ -85,7 +83,7 @@ def test_penstockd_killed():
         check(int(reply.headers["retry-after"]) >= 1)
         stack.start_daemon()
         stack.wait_ready()
-        wait_attached(stack)
+        stack.wait_attached()
         equal(sorted(stack.front_children()), children, "children")
         reply = stack.chat(max_tokens=5)
         equal((reply.status, reply.json()["choices"][0]["finish_reason"]), (200, "length"))
@@ -95,7 +93,6 @@ def test_penstockd_killed():
 def test_penstockd_hangs():
     """Stopped, not dead: the heartbeat tells.  When it goes on, it is served again."""
     with harness.Stack(script=script(ENDLESS, 1000, 0), conf=dict(CONF, **{"batcher.watchdog_ms": 1000})) as stack:
-        wait_attached(stack)
         call = stack.open_chat(stream=True)
         call.read_until(b"data: ")
         kill(stack.daemon.pid, signal.SIGSTOP)
@@ -107,7 +104,7 @@ def test_penstockd_hangs():
             equal(stack.chat().status, 503)
         finally:
             kill(stack.daemon.pid, signal.SIGCONT)
-        wait_attached(stack)
+        stack.wait_attached()
         equal(stack.chat(max_tokens=5).status, 200)
         wait_idle(stack)
 
@@ -117,7 +114,7 @@ def test_penstockd_killed_again_and_again():
     with harness.Stack(script=script("short answer", 200), conf=CONF) as stack:
         children = sorted(stack.front_children())
         for _ in range(rounds):
-            wait_attached(stack)
+            stack.wait_attached()
             calls = [stack.open_chat(stream=True) for _ in range(6)]
             calls[0].read_until(b"data: ")
             stack.daemon.kill()
@@ -130,7 +127,7 @@ def test_penstockd_killed_again_and_again():
                     check(failed_stream(reply) or text_of(reply) == "short answer", reply)
             stack.start_daemon()
             stack.wait_ready()
-        wait_attached(stack)
+        stack.wait_attached()
         equal(stack.chat().json()["choices"][0]["message"]["content"], "short answer")
         equal(sorted(stack.front_children()), children)
 
@@ -140,7 +137,6 @@ def test_client_leaves_in_every_state():
     text = f"prefill 20000\n{script(ENDLESS, 1000, 0)}"
     conf = dict(CONF, **{"batcher.max_running": 2, "batcher.max_queued": 6, "batcher.step_tokens": 16, "front.children": 2})
     with harness.Stack(script=text, conf=conf) as stack:
-        wait_attached(stack)
         for stream in (True, False):
             running = [stack.open_chat(stream=True) for _ in range(2)]
             for call in running:
@@ -169,7 +165,6 @@ def test_client_left_in_the_backlog():
     """What its client left while it waited to be accepted is not computed."""
     conf = dict(CONF, **{"front.children": 1, "front.streams_per_front": 24})
     with harness.Stack(script=script("hello", 200), conf=conf) as stack:
-        wait_attached(stack)
         child, = stack.front_children()
         kill(child, signal.SIGSTOP)
         try:
@@ -187,7 +182,6 @@ def test_abort_and_late_records():
     """ABORT and records that have no business here end a running request at once."""
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": True}).encode()
     with harness.Stack(script=script(ENDLESS, 1000, 0), conf=CONF) as stack:
-        wait_attached(stack)
         head = fc.begin() + fc.params(fc.post("/v1/chat/completions", len(body), HTTP_AUTHORIZATION="Bearer " + stack.key))
         for late in (fc.record(fc.ABORT), fc.record(fc.STDIN, b"more"), fc.record(fc.GET_VALUES, request=0), fc.begin(), b"\0" * 8,
                      fc.record(fc.ABORT) * 1000):
@@ -204,11 +198,10 @@ def test_hung_child_is_replaced():
     """A child that does not come round is killed; what it held is cut, and the service is whole again."""
     conf = dict(CONF, **{"front.watchdog_ms": 3000})
     with harness.Stack(script=script(ENDLESS, 1000, 0), conf=conf) as stack:
-        wait_attached(stack)
         victim = stack.front_children()[0]
         kill(victim, signal.SIGSTOP)
         harness.wait_until(lambda: victim not in stack.front_children(), "the hung child to be killed")
-        wait_attached(stack)
+        stack.wait_attached()
         check("has not come round" in stack.front.log_text())
         equal(stack.chat(max_tokens=5).status, 200)
         wait_idle(stack)
@@ -221,7 +214,6 @@ def test_random_disconnects():
     print("PENSTOCK_SEED", seed)
     rng = random.Random(seed)
     with harness.Stack(script=script("some words " * 30, pace=300), conf=CONF) as stack:
-        wait_attached(stack)
         children = sorted(stack.front_children())
         open_calls = []
         for _ in range(rounds):
@@ -247,7 +239,6 @@ def test_random_kills_of_children():
     rng = random.Random(int(os.environ.get("PENSTOCK_SEED", 1)))
     scripts = "".join(script(f"answer {n} " * 40, pace=500, name=f"s{n}") for n in range(8))
     with harness.Stack(script=scripts, conf=CONF) as stack:
-        wait_attached(stack)
         for _ in range(rounds):
             calls = [(n, stack.open_chat(stream=True, seed=n)) for n in range(8)]
             calls[0][1].read()
@@ -257,7 +248,7 @@ def test_random_kills_of_children():
                 said, wanted = content_of(reply_of(call)), f"answer {n} " * 40
                 check(wanted.startswith(said), f"stream {n} said {said[-80:]!r}")
                 check(not call.ended or said == wanted or reply_of(call).status != 200, f"stream {n} was cut but ended")
-            wait_attached(stack)
+            stack.wait_attached()
         wait_idle(stack)
 
 

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 
 import harness
-from front_common import can_read_smaps, drain, failed_stream, private_dirty_kb, reply_of, text_of, wait_attached, wait_idle
+from front_common import can_read_smaps, drain, failed_stream, private_dirty_kb, reply_of, text_of, wait_idle
 from harness import check, equal, script
 
 CONF = {"front.children": 2, "front.streams_per_front": 8, "batcher.max_running": 8, "batcher.max_queued": 6,
@@ -51,7 +51,6 @@ def test_options():
 
 def test_keys_are_read_anew():
     with harness.Stack(script=script("hello"), conf=CONF) as stack:
-        wait_attached(stack)
 
         def status(key):
             return {stack.fcgi("GET", "/v1/models", {"Authorization": "Bearer " + key}).status for _ in range(8)}
@@ -82,7 +81,6 @@ def test_logs_are_opened_anew():
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "log")
         with harness.Stack(script=script("hello"), conf=dict(CONF, **{"service.log_file": path})) as stack:
-            wait_attached(stack)
             equal(stack.chat().status, 200)
             os.rename(path, path + ".1")
             stack.front.popen.send_signal(signal.SIGUSR1)
@@ -106,7 +104,6 @@ def test_drain():
     """TERM: what runs is finished, nothing new is taken; the exit status is 0."""
     words = "one two three four five " * 20
     with harness.Stack(script=script(words, pace=1000), conf=CONF) as stack:
-        wait_attached(stack)
         calls = [stack.open_chat(stream=n % 2 == 0) for n in range(8)]
         for call in calls[::2]:
             call.read_until(b"data: ")
@@ -123,7 +120,6 @@ def test_drain():
 def test_a_draining_front_refuses_at_once():
     """Nobody accepts any more: a connection in the backlog would wait for the end of the longest stream, and then fail."""
     with harness.Stack(script=script("word ", 1000, 0), conf=CONF) as stack:
-        wait_attached(stack)
         stream = stack.open_chat(stream=True)
         stream.read_until(b"data: ")
         stack.front.popen.send_signal(signal.SIGTERM)
@@ -142,7 +138,6 @@ def test_a_draining_front_refuses_at_once():
 
 def test_drain_is_bounded():
     with harness.Stack(script=script("word ", 1000, 0), conf=dict(CONF, **{"front.drain_timeout_ms": 200})) as stack:
-        wait_attached(stack)
         stream, whole, idle = stack.open_chat(stream=True), stack.open_chat(), harness.socket.socket(harness.socket.AF_UNIX)
         stream.read_until(b"data: ")
         idle.connect(stack.front_socket)
@@ -158,7 +153,6 @@ def test_taking_over():
     """A new master on the same path, then TERM for the old one: no request fails, and the socket stays the successor's."""
     words = "one two three " * 20
     with harness.Stack(script=script(words, pace=500), conf=CONF) as stack:
-        wait_attached(stack)
         old = stack.front
         running = [stack.open_chat(stream=True) for _ in range(4)]
         for call in running:
@@ -177,7 +171,7 @@ def test_taking_over():
             equal(stack.fcgi("GET", "/v1/models", stack.headers()).status, 200)
         equal(old.popen.returncode, 0)
         check(os.path.exists(stack.front_socket), "the old master removed the new one's socket")
-        wait_attached(stack)
+        stack.wait_attached()
         equal(text_of(stack.chat(stream=True)), words)
 
 
@@ -185,7 +179,6 @@ def test_killed_master():
     """Children of a dead master finish what they have and end; nobody is left behind."""
     words = "one two three " * 20
     with harness.Stack(script=script(words, pace=1000), conf=CONF) as stack:
-        wait_attached(stack)
         children = stack.front_children()
         call = stack.open_chat(stream=True)
         call.read_until(b"data: ")
@@ -203,7 +196,7 @@ def test_killed_master():
             harness.wait_until(lambda: gone(pid), "the children to end")
         stack.start_front()
         stack.wait_ready()
-        wait_attached(stack)
+        stack.wait_attached()
         equal(text_of(stack.chat(stream=True)), words)
 
 
@@ -211,7 +204,6 @@ def test_executing_anew():
     """USR2: the same process with new children; the socket goes along and no request is lost."""
     words = "one two three " * 20
     with harness.Stack(script=script(words, pace=500), conf=CONF) as stack:
-        wait_attached(stack)
         for _ in range(2):
             old = stack.front_children()
             call = stack.open_chat(stream=True)
@@ -223,7 +215,7 @@ def test_executing_anew():
             drain([call])
             equal(text_of(reply_of(call)), words)
             harness.wait_until(lambda: not set(stack.front_children()) & set(old), "the old children to end")
-            wait_attached(stack)
+            stack.wait_attached()
             equal(text_of(stack.chat(stream=True)), words)
         check(stack.front.running())
 
@@ -234,7 +226,6 @@ def test_another_vocabulary():
         model = os.path.join(directory, "tiny.gguf")
         shutil.copy(harness.TINY_MODEL, model)
         with harness.Stack(script=script("hello"), conf=CONF, model=model) as stack:
-            wait_attached(stack)
             old = stack.front_children()
             with open(model, "rb") as f:
                 data = f.read()
@@ -255,7 +246,7 @@ def test_another_vocabulary():
             replace(data.replace(b"</think>", b"</thonk>"))
             harness.wait_until(lambda: len(set(stack.front_children()) - set(old)) == 2, "new children")
             stack.wait_ready()
-            wait_attached(stack)
+            stack.wait_attached()
             equal(stack.chat().status, 200)
             log = stack.front.log_text()
             check("fingerprint" in log and "executing" in log, log)
@@ -263,7 +254,6 @@ def test_another_vocabulary():
 
 def test_dying_children_are_replaced_more_and_more_seldom():
     with harness.Stack(script=script("hello"), conf=CONF) as stack:
-        wait_attached(stack)
         first = stack.front_children()
         for round in range(4):
             victim = harness.wait_until(lambda: [p for p in stack.front_children() if p != first[1]], "a child to kill")[0]
@@ -300,7 +290,6 @@ def test_the_service_manager_is_told():
 
 def test_memory_and_hardening():
     with harness.Stack(script=script("hello"), conf=CONF) as stack:
-        wait_attached(stack)
         for _ in range(50):
             equal(stack.chat("water " * 100).status, 200)
         for pid in [stack.front.pid, *stack.front_children()]:

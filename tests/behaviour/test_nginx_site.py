@@ -158,12 +158,12 @@ def test_every_route_of_the_api_reaches_a_front():
 def test_parameters_that_reach_a_front():
     with Site() as site:
         site.nginx.https("POST", CHAT + "?a=b", '{"x":1}', {
-            **KEY, "Content-Type": "application/json", "X-Request-Id": "abc", "Proxy": "http://evil/", "Cookie": "secret=1",
-            "X-Other": "y"})
+            **KEY, "Content-Type": "application/json", "X-Request-Id": "abc", "X-Request-Timeout": "7.5",
+            "Proxy": "http://evil/", "Cookie": "secret=1", "X-Other": "y"})
         params, stdin = site.front.requests[-1]
         equal(params, {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "7",
                        "REMOTE_ADDR": "127.0.0.1", "HTTP_AUTHORIZATION": "Bearer sk-x", "HTTP_X_REQUEST_ID": "abc",
-                       "DOCUMENT_URI": CHAT})
+                       "HTTP_X_REQUEST_TIMEOUT": "7.5", "DOCUMENT_URI": CHAT})
         equal(stdin, b'{"x":1}')
         site.nginx.https("GET", "/v1/models/a%20b%0d%0aX", headers=KEY)
         equal(site.front.requests[-1][0]["DOCUMENT_URI"], "/v1/models/a b\r\nX")

@@ -2,7 +2,9 @@
 
 With PENSTOCK_TEST_MODEL set to the default model's file, also: greedy answers are the same alone and among eight."""
 import concurrent.futures
+import json
 import os
+import tempfile
 
 import harness
 from harness import check, equal
@@ -85,8 +87,9 @@ def test_errors():
                 ({"model": "other"}, openai.NotFoundError, "model_not_found", "model"),
                 ({"temperature": 9}, openai.BadRequestError, None, "temperature"),
                 ({"messages": []}, openai.BadRequestError, None, "messages"),
-                ({"n": 2}, openai.BadRequestError, None, "n"),
-                ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "unsupported_value", "tools"),
+                ({"n": 17}, openai.BadRequestError, None, "n"),
+                ({"tools": [{"type": "function", "function": {"name": "f g"}}]}, openai.BadRequestError, "invalid_value",
+                 "tools[0].function.name"),
                 ({"messages": [{"role": "user", "content": "water " * 4000}]}, openai.BadRequestError, "context_length_exceeded",
                  "messages")):
             for stream in (False, True):
@@ -96,6 +99,85 @@ def test_errors():
                     equal(error.code, code, str(options))
         raises(openai.AuthenticationError, client(s, api_key="sk-wrong").chat.completions.create, model=s.model_name(), messages=HELLO)
         equal(s.metrics()["penstock_requests_total"], 0, "nothing reached the batcher")
+
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city",
+           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+CALLED = [{"role": "user", "content": "weather?"},
+          {"role": "assistant", "content": None, "tool_calls": [
+              {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Ulm\"}"}}]},
+          {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
+
+
+def prompt_of(s, template, body):
+    """What `penstock render` says the server makes of a request."""
+    done = s.tool("render", "--requests", "--template", template, input=json.dumps(body) + "\n")
+    return json.loads(done.stdout)
+
+
+def test_chat_requests():
+    """Tools, tool messages, parts, reasoning_effort, continuation: taken as the package sends them, and they are in the prompt."""
+    glm = "builtin:glm-5.2"
+    with stack(conf={"model.chat_template": glm, "batcher.kv_tokens": 16384}) as s:
+        create = client(s).chat.completions.create
+
+        def tokens(messages, **options):
+            answer = create(model=s.model_name(), messages=messages, max_tokens=1, **options)
+            return answer.usage.prompt_tokens
+
+        plain = tokens(HELLO)
+        parts = [{"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}]
+        equal(tokens(parts), plain)
+        check(tokens(HELLO, tools=[WEATHER]) > plain + 100, "the prompt shows tools")
+        equal(tokens(HELLO, tools=[WEATHER], tool_choice="none"), plain)
+        check(tokens(CALLED, tools=[WEATHER], parallel_tool_calls=False) > tokens(CALLED[:1], tools=[WEATHER]), "calls and results")
+        text = prompt_of(s, glm, {"messages": CALLED})["text"]
+        check("<arg_key>city</arg_key><arg_value>Ulm</arg_value>" in text and "<tool_response>sunny</tool_response>" in text, text)
+        check(tokens(HELLO, reasoning_effort="none") < plain - 5, "no line for the effort")
+        equal(tokens(HELLO, extra_body={"reasoning_effort": "xhigh"}), plain)
+        equal(tokens(HELLO, extra_body={"chat_template_kwargs": {"enable_thinking": False}}), tokens(HELLO, reasoning_effort="none"))
+        talk = HELLO + [{"role": "assistant", "content": "The water"}]
+        more = tokens(talk, extra_body={"continue_final_message": True})
+        check(plain < more < tokens(talk), more, "no new turn")
+        equal(tokens(talk, extra_body={"continue_final_message": True, "add_generation_prompt": False}), more)
+        with client(s).chat.completions.with_streaming_response.create(model=s.model_name(), messages=HELLO, max_tokens=1,
+                                                                       extra_body={"documents": [{"text": "t"}]}) as raw:
+            equal(raw.headers["x-penstock-ignored"], "documents")
+
+
+def test_chat_requests_that_are_refused():
+    function = WEATHER["function"]
+    late = HELLO + [{"role": "assistant", "content": "a"}, {"role": "system", "content": "late"}, HELLO[0]]
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write("{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('The system comes first.') }}"
+                   "{% endif %}{{ m.content }}{% endfor %}{{ tools }}")
+        file.flush()
+        with stack(conf={"model.chat_template": file.name}) as s:
+            create = client(s).chat.completions.create
+            for options, param, words in (
+                    ({"messages": late}, "messages", "The system comes first."),
+                    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+                     "messages[0].content[0]", "image_url"),
+                    ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].role", "function"),
+                    ({"tools": [{"type": "custom"}]}, "tools[0].type", "custom"),
+                    ({"tools": [{"type": "function", "function": dict(function, name="a b")}]}, "tools[0].function.name", "a b"),
+                    ({"tools": [{"type": "function", "function": dict(function, parameters=[])}]}, "tools[0].function.parameters", "object"),
+                    ({"tools": [WEATHER] * 129}, "tools", "at most 128"),
+                    ({"tools": [WEATHER] * 2}, "tools[1].function.name", "two tools"),
+                    ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice", "auto and none"),
+                    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, "tool_choice", "auto"),
+                    ({"functions": [function]}, "functions", "tools"),
+                    ({"reasoning_effort": "much"}, "reasoning_effort", "xhigh"),
+                    ({"extra_body": {"continue_final_message": True}}, "continue_final_message", "assistant"),
+                    ({"messages": HELLO + [{"role": "assistant", "content": "a"}],
+                      "extra_body": {"continue_final_message": True, "add_generation_prompt": True}}, "continue_final_message", "together"),
+                    ({"extra_body": {"chat_template": "x"}}, "chat_template", "model file"),
+                    ({"extra_body": {"chat_template_kwargs": {"tokenize": True}}}, "chat_template_kwargs.tokenize", "may not"),
+                    ({"extra_body": {"documents": "x"}}, "documents", "array")):
+                error = raises(openai.BadRequestError, create, **{"model": s.model_name(), "messages": HELLO, **options})
+                equal((error.status_code, error.param), (400, param), str(options)[:200])
+                check(words in error.message, error.message, options)
+            equal(s.metrics()["penstock_requests_total"], 0, "nothing reached the batcher")
 
 
 def test_the_certificate_is_verified():

@@ -28,7 +28,8 @@ def test_usage():
     done = tool("--help")
     equal(done.returncode, 0)
     commands = re.findall(r"^  (\w+) ", done.stdout, re.M)
-    equal(set(commands), {"status", "drain", "eval", "inspect", "plan", "key", "generate", "tokenize", "detokenize", "config"})
+    equal(set(commands), {"status", "top", "blackbox", "drain", "bench", "eval", "inspect", "plan", "key", "generate", "tokenize",
+                           "detokenize", "config", "render", "sim", "quantise"})
     for command in commands:
         done = tool(command, "--help")
         equal(done.returncode, 0, command)
@@ -36,6 +37,13 @@ def test_usage():
         fails(2, command, "--nonsense")
         fails(2, command, "too", "many", "arguments", "here")
     check(re.fullmatch(r"penstock \d+\.\d+\.\d+\n", tool("--version").stdout))
+
+
+def test_bench_kernels_options():
+    fails(2, "bench", "kernels", "--model", "x", "--weights", "q9", says="--weights: f8-block, f8-row, f8, i8-row, i8")
+    fails(2, "bench", "kernels", "--model", "x", "--rows", "257", says="--rows: at most 256, or 8192 with --products")
+    fails(2, "bench", "kernels", "--model", "x", "--products", "--rows", "8193", says="--rows")
+    fails(2, "bench", "kernels", says="--model")
 
 
 def test_config():
@@ -122,7 +130,7 @@ def test_tokenize():
     for line, says in (("[-1]", "ids[0]"), ("[0, 1e3]", "ids[1]"), ("[99999999]", "ids[0]"), ("{}", "array")):
         fails(1, "detokenize", *model, text=line + "\n", says=says)
     fails(1, "tokenize", "--model", "/nonexistent", says="/nonexistent")
-    fails(2, "tokenize", says="--model")
+    fails(2, "tokenize", says="--tokenizer")
 
 
 def test_generate():

@@ -7,11 +7,12 @@
 tiny_tokens.txt, smollm2_tokens.txt (the latter when its model is given): what the `tokenizers` library makes of a text with
 the model's vocabulary.  One case per line: L (special tokens are recognised) or D (they are text), the text in hexadecimal,
 the ids.  chat_cases.txt: renders of Jinja2 set up as transformers does.  T and a template in hexadecimal; below it cases:
-C, the messages as role:hexadecimal, ">", the prompt in hexadecimal; X and a template that must be refused.
+C, the messages as role:hexadecimal, ">", the prompt in hexadecimal.
 """
 import os
 import sys
 
+import jinja2
 import gguf
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -99,15 +100,16 @@ def write_tokens(name, path):
 def write_chats():
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     with open(os.path.join(HERE, "chat_cases.txt"), "w") as file:
-        for source in TEMPLATES:
-            template = environment.from_string(source)
+        for source in TEMPLATES + OTHERS:
+            try:
+                template = environment.from_string(source)
+            except jinja2.TemplateSyntaxError:
+                continue
             print("T", source.encode().hex(), file=file)
             for talk in TALKS:
                 messages = [{"role": role, "content": content} for role, content in talk]
-                prompt = template.render(messages=messages, add_generation_prompt=True)
+                prompt = template.render(messages=messages, add_generation_prompt=True, bos_token="", eos_token="")
                 print("C", *(f"{role}:{content.encode().hex()}" for role, content in talk), ">", prompt.encode().hex(), file=file)
-        for source in OTHERS:
-            print("X", source.encode().hex(), file=file)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 1 << 17, IDS_MAX = 2048, BLOCK = 32, SKIPPED = 77 };
+enum { LINE_MAX_BYTES = 1 << 17, IDS_MAX = 2048, BLOCK = 32, SKIPPED = 77, STREAMS = 8, ANSWER = 32 };
 
 struct state {
 	struct runner runner;
 	int32_t  prompt[IDS_MAX], next[IDS_MAX];
 	uint32_t prompt_count;
+	int32_t  streams[STREAMS][IDS_MAX], answers[2][STREAMS][ANSWER];
+	uint32_t stream_counts[STREAMS];
 	float   *logits, *at;
 	unsigned prompts, failures, compared, transformers_steps, steps, sure;
 	double   worst;
@@ -115,10 +117,51 @@ static void compare_tokens(struct state *state, char *text, bool transformers)
 	}
 }
 
+/* Answers the MEMBERS streams from FIRST on together; *ret_sum takes in every bit of the logits. */
+static void answer(struct state *state, uint32_t first, uint32_t members, int32_t ret[STREAMS][ANSWER],
+    uint64_t ret_sum[STREAMS])
+{
+	struct runner_piece pieces[STREAMS];
+	uint32_t            vocab = state->runner.info->vocab;
+
+	for (uint32_t m = 0; m < members; m++) {
+		runner_reset(&state->runner, first + m);
+		pieces[m] = (struct runner_piece){ first + m, state->streams[first + m], state->stream_counts[first + m], 1 };
+	}
+	for (uint32_t t = 0; t < ANSWER; t++) {
+		if (runner_step(&state->runner, pieces, members))
+			fail(state, "a step of several streams failed");
+		for (uint32_t m = 0; m < members; m++) {
+			uint32_t stream = first + m;
+
+			runner_logits(&state->runner, m, state->logits);
+			for (uint32_t i = 0; i < vocab; i++) {
+				uint32_t bits;
+				memcpy(&bits, &state->logits[i], sizeof bits);
+				ret_sum[stream] = (ret_sum[stream] ^ bits) * UINT64_C(0x100000001B3);
+			}
+			ret[stream][t] = runner_best(state->logits, vocab);
+			pieces[m] = (struct runner_piece){ stream, &ret[stream][t], 1, 1 };
+		}
+	}
+}
+
+static void compare_streams(struct state *state)
+{
+	uint64_t sums[2][STREAMS] = { { 0 } };
+
+	for (uint32_t s = 0; s < STREAMS; s++)
+		answer(state, s, 1, state->answers[0], sums[0]);
+	answer(state, 0, STREAMS, state->answers[1], sums[1]);
+	if (memcmp(state->answers[0], state->answers[1], sizeof state->answers[0]) != 0 || memcmp(sums[0], sums[1],
+	    sizeof sums[0]) != 0)
+		fail(state, "eight streams at once answer differently from each alone");
+}
+
 int main(void)
 {
 	const char  *path = getenv("PENSTOCK_TEST_MODEL"), *source = getenv("abs_top_srcdir");
-	struct runner_options options = { .threads = 0, .max_rows = 1024, .block_size = BLOCK, .sequences = 1,
+	struct runner_options options = { .threads = 0, .max_rows = 1024, .block_size = BLOCK, .sequences = STREAMS,
 	    .max_context = 2048 };
 	struct state *state = calloc(1, sizeof *state);
 	struct gguf  *gguf;
@@ -145,6 +188,10 @@ int main(void)
 		if (strncmp(line, "prompt ", 7) == 0) {
 			state->prompts++;
 			state->prompt_count = read_ids(line + 7, state->prompt);
+			if (state->prompts <= STREAMS) {
+				memcpy(state->streams[state->prompts - 1], state->prompt, sizeof state->prompt);
+				state->stream_counts[state->prompts - 1] = state->prompt_count;
+			}
 		} else if (strncmp(line, "at ", 3) == 0) {
 			compare_logits(state, line + 3);
 		} else if (strncmp(line, "greedy ", 7) == 0) {
@@ -153,6 +200,7 @@ int main(void)
 			compare_tokens(state, line + 6, false);
 		}
 	}
+	compare_streams(state);
 	printf("%s; %u prompts\n", state->runner.backend->ops->describe(state->runner.backend), state->prompts);
 	printf("transformers: %u logits, worst difference %.2e, %u greedy steps\n", state->compared, state->worst,
 	    state->transformers_steps);

@@ -9,7 +9,7 @@ new=$(mktemp)
 trap 'rm -f "$new" "$new.table" "$new.next"' EXIT
 
 cp "$root/docs/api.md" "$new"
-for table in routes fields errors; do
+for table in routes fields kwargs errors; do
 	"$tables" "$table" > "$new.table"
 	awk -v table="$table" -v file="$new.table" '
 		$0 == "<!-- " table " -->" { print; while ((getline line < file) > 0) print line; skip = 1; found = 1; next }

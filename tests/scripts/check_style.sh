@@ -6,7 +6,7 @@ root=${abs_top_srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 cd "$root" || exit 1
 failures=0
 say() { echo "$1"; failures=$((failures + 1)); }
-sources=$(find src gpu tests bench fuzz -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
+sources=$(find src gpu tests bench fuzz -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' | LC_ALL=C sort)
 
 for file in $sources; do
 	lines=$(wc -l < "$file")

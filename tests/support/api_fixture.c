@@ -19,14 +19,20 @@ enum status api_fixture_load(const char *root, const char *path, struct api_fixt
 	if (!status)
 		status = tokenizer_from_gguf(f.gguf, f.vocab, &f.tokenizer, error);
 	if (!status)
-		status = chat_template_from_gguf(f.gguf, &f.chat, error);
+		status = chat_template_from_gguf(f.gguf, NULL, &f.chat, error);
 	if (status) {
 		api_fixture_free(&f);
 		return status;
 	}
 	conf_defaults(&f.conf);
+	status = output_format_detect(f.chat, f.vocab, f.conf.front_tool_parser, f.conf.front_reasoning_parser, &f.api.output, error);
+	if (status) {
+		api_fixture_free(&f);
+		return status;
+	}
 	*ret = f;
 	ret->api = (struct api){ .conf = &ret->conf, .vocab = f.vocab, .tokenizer = f.tokenizer, .chat = f.chat, .model_name = "tiny",
+		.output = f.api.output,
 		.max_context = 2048, .created = 1700000000 };
 	return STATUS_OK;
 }
@@ -40,7 +46,12 @@ void api_fixture_free(struct api_fixture *f)
 	*f = (struct api_fixture){ 0 };
 }
 
-void api_response_free(struct api_response *response) { buf_free(&response->content); }
+void api_response_free(struct api_response *response)
+{
+	buf_free(&response->content);
+	buf_free(&response->reasoning);
+	buf_free(&response->calls);
+}
 
 /* ---- header lines ------------------------------------------------------------------------------------------------- */
 
@@ -133,10 +144,13 @@ static const char *read_error(const json_t *root, struct api_response *r)
 
 static const char *read_usage(const json_t *usage, struct api_response *r)
 {
+	const json_t *details = json_object_get(usage, "completion_tokens_details");
+
 	r->prompt_tokens = json_integer_value(json_object_get(usage, "prompt_tokens"));
 	r->completion_tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
 	r->usage = true;
-	if (json_object_size(usage) != 3 || r->prompt_tokens <= 0 ||
+	r->reasoning_tokens = details ? json_integer_value(json_object_get(details, "reasoning_tokens")) : -1;
+	if (json_object_size(usage) != (details ? 4 : 3) || r->prompt_tokens <= 0 ||
 	    json_integer_value(json_object_get(usage, "total_tokens")) != r->prompt_tokens + r->completion_tokens)
 		return "usage does not add up";
 	return NULL;
@@ -154,19 +168,57 @@ static const char *check_answer_head(const json_t *root, const char *object)
 	return NULL;
 }
 
+/* Thought and calls of a message or a delta; a call's index counts up by one. */
+static const char *read_extras(const json_t *from, bool delta, struct api_response *r, unsigned *calls)
+{
+	const json_t *reasoning = json_object_get(from, "reasoning"), *list = json_object_get(from, "tool_calls");
+
+	if (!json_equal((json_t *)(uintptr_t)reasoning, json_object_get(from, "reasoning_content")) && reasoning)
+		return "reasoning has not the same text under both names";
+	if (reasoning && !json_string_length(reasoning))
+		return "a reasoning is no text";
+	buf_append(&r->reasoning, reasoning ? json_string_value(reasoning) : "", json_string_length(reasoning));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *call = json_array_get(list, i), *function = json_object_get(call, "function");
+		const json_t *id = json_object_get(call, "id"), *arguments = json_object_get(function, "arguments");
+
+		if (!json_is_string(arguments) || (delta && !json_is_integer(json_object_get(call, "index"))))
+			return "a call lacks its arguments or its index";
+		if (id && (!json_string_length(json_object_get(function, "name")) || !json_is_string(json_object_get(call, "type"))))
+			return "a call begins without name or type";
+		if (delta && json_integer_value(json_object_get(call, "index")) != (json_int_t)*calls - !id)
+			return "the indices of calls do not count up";
+		if (id) {
+			snprintf(r->call_ids[1], sizeof r->call_ids[1], "%s", json_string_value(id));
+			if (*calls == 0)
+				snprintf(r->call_ids[0], sizeof r->call_ids[0], "%s", json_string_value(id));
+			buf_append_format(&r->calls, "%s%s ", *calls ? "\n" : "", json_string_value(json_object_get(function, "name")));
+			++*calls;
+		} else if (!delta) {
+			return "a call has no id";
+		}
+		buf_append(&r->calls, json_string_value(arguments), json_string_length(arguments));
+	}
+	return json_is_array(list) && json_array_size(list) == 0 ? "an empty list of calls" : NULL;
+}
+
 static const char *read_whole(const json_t *root, struct api_response *r)
 {
 	const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *message = json_object_get(choice, "message");
 	const json_t *content = json_object_get(message, "content"), *finish = json_object_get(choice, "finish_reason");
+	unsigned      calls = 0;
 	const char   *problem = check_answer_head(root, "chat.completion");
 
+	if (!problem)
+		problem = read_extras(message, false, r, &calls);
 	if (problem)
 		return problem;
-	if (!json_is_string(content) || !json_is_string(finish) || !json_is_integer(json_object_get(choice, "index")) ||
+	if ((!json_is_string(content) && !(json_is_null(content) && calls)) || !json_is_string(finish) ||
+	    !json_is_integer(json_object_get(choice, "index")) ||
 	    !json_is_null(json_object_get(choice, "logprobs")) || !json_is_null(json_object_get(message, "refusal")) ||
 	    strcmp(json_string_value(json_object_get(message, "role")), "assistant"))
 		return "a choice has the wrong shape";
-	buf_append(&r->content, json_string_value(content), json_string_length(content));
+	buf_append(&r->content, calls && json_is_null(content) ? "" : json_string_value(content), json_string_length(content));
 	snprintf(r->finish_reason, sizeof r->finish_reason, "%s", json_string_value(finish));
 	r->done = true;
 	return read_usage(json_object_get(root, "usage"), r);
@@ -174,7 +226,7 @@ static const char *read_whole(const json_t *root, struct api_response *r)
 
 /* State of a stream beside *r. */
 struct chunks {
-	unsigned count, null_usages;
+	unsigned count, null_usages, calls;
 	char     id[64];
 };
 
@@ -212,8 +264,12 @@ static const char *read_chunk(const json_t *root, struct api_response *r, struct
 		return "a finish_reason is neither null nor a string";
 	if (content && !json_is_string(content))
 		return "a delta's content is no string";
-	if (chunks->count > 1 && !json_is_string(finish) && json_string_length(content) == 0)
+	if (chunks->count > 1 && !json_is_string(finish) && json_string_length(content) == 0 && !json_object_get(delta, "reasoning") &&
+	    !json_object_get(delta, "tool_calls"))
 		return "a chunk says nothing";
+	problem = read_extras(delta, true, r, &chunks->calls);
+	if (problem)
+		return problem;
 	buf_append(&r->content, content ? json_string_value(content) : "", json_string_length(content));
 	return NULL;
 }
@@ -298,6 +354,8 @@ const char *api_response_read(const char *bytes, size_t len, bool head, bool par
 	const char         *problem;
 
 	buf_init(&r.content, API_ANSWER_MAX);
+	buf_init(&r.reasoning, API_ANSWER_MAX);
+	buf_init(&r.calls, API_ANSWER_MAX);
 	problem = read_headers(bytes, len, &r);
 	if (!problem && !utf8_valid(bytes, len, NULL))
 		problem = "a response is not UTF-8";

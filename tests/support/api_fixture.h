@@ -30,7 +30,10 @@ struct api_response {
 	bool error;
 	char code[64], message[1024], param[128];
 	/* Of an answer, whole or streamed: */
-	struct buf content;
+	struct buf content, reasoning;
+	struct buf calls;      /* of each choice's calls "NAME ARGUMENTS\n", as they came */
+	char       call_ids[2][64]; /* of the first and of the last call */
+	int64_t    reasoning_tokens; /* -1: usage does not say */
 	char       finish_reason[16]; /* "" = none */
 	bool       usage, done;       /* done: a whole answer, or [DONE] */
 	int64_t    prompt_tokens, completion_tokens;

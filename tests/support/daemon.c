@@ -155,8 +155,8 @@ void daemon_free(struct daemon *d)
 		unlink(path);
 	}
 	rmdir(d->dir);
-	for (unsigned i = 0; i < 3; i++) { /* left by a kill -9 */
-		static const char *const objects[] = { "header", "metrics", "doorbell" };
+	for (unsigned i = 0; i < 4; i++) { /* left by a kill -9 */
+		static const char *const objects[] = { "header", "metrics", "blackbox", "blackbox.prev" };
 		char                     path[128];
 		snprintf(path, sizeof path, "/dev/shm/penstock.%s.%s", d->instance, objects[i]);
 		unlink(path);

@@ -92,7 +92,8 @@ static void take_event(struct lane_client *c, const union event *e, size_t bytes
 		if (!slot->ids)
 			slot->ids = malloc(LANE_CLIENT_IDS_MAX * sizeof *slot->ids);
 		for (uint32_t i = 0; i < e->token.count && slot->count < LANE_CLIENT_IDS_MAX; i++)
-			slot->ids[slot->count++] = ids[i];
+			slot->ids[slot->count++] = ids[i * wire_token_words(e->token.logprobs)];
+		slot->with_logprobs += e->token.logprobs ? e->token.count : 0;
 	}
 	if (!slot->slow)
 		lane_front_consumed(&c->lane, index, slot->bytes);
@@ -165,15 +166,23 @@ static void open_slot(struct lane_client *c, uint32_t slot)
 
 enum lane_reply lane_client_reserve(struct lane_client *c, uint32_t slot, uint32_t bytes, uint32_t max_tokens, uint32_t *ret_value)
 {
+	return lane_client_reserve_as(c, slot, &(struct wire_reserve){ .prompt_bytes = bytes, .max_tokens = max_tokens }, ret_value);
+}
+
+enum lane_reply lane_client_reserve_as(struct lane_client *c, uint32_t slot, const struct wire_reserve *fields, uint32_t *ret_value)
+{
 	uint64_t            until = daemon_now_ms() + DAEMON_DEADLINE_MS;
-	struct wire_reserve record;
+	struct wire_reserve record = *fields;
 	enum lane_reply     reply;
 
 	open_slot(c, slot);
-	record = (struct wire_reserve){
-		.header.type = WIRE_RESERVE, .req = c->slots[slot].req, .generation = c->slots[slot].generation,
-		.slot = (uint16_t)slot, .prompt_bytes = bytes, .max_tokens = max_tokens
-	};
+	record.header.type = WIRE_RESERVE;
+	record.req = c->slots[slot].req;
+	record.generation = c->slots[slot].generation;
+	record.slot = (uint16_t)slot;
+	record.choices = record.choices ? record.choices : 1;
+	c->slots[slot].key = record.key;
+	c->slots[slot].priority = record.priority;
 	lane_client_write(c, &record, sizeof record, NULL, 0);
 	while ((reply = lane_front_reply(&c->lane, slot, ret_value)) == LANE_REPLY_NONE && !c->gone && daemon_now_ms() < until) {
 		lane_client_pump(c, 0);
@@ -188,7 +197,8 @@ struct wire_submit lane_client_submit_record(struct lane_client *c, uint32_t slo
 {
 	return (struct wire_submit){
 		.header.type = WIRE_SUBMIT, .req = c->slots[slot].req, .seed = seed, .generation = c->slots[slot].generation,
-		.slot = (uint16_t)slot, .choices = 1, .prompt_tokens = prompt_tokens, .max_tokens = max_tokens, .top_p = 1
+		.slot = (uint16_t)slot, .choices = 1, .prompt_tokens = prompt_tokens, .max_tokens = max_tokens, .top_p = 1,
+		.key = c->slots[slot].key, .priority = c->slots[slot].priority
 	};
 }
 
@@ -246,6 +256,6 @@ void lane_client_cancel(struct lane_client *c, uint32_t slot)
 
 void lane_client_stop(struct lane_client *c, uint32_t slot, uint32_t keep)
 {
-	lane_front_stop(&c->lane, slot, keep);
+	lane_front_stop(&c->lane, slot, 0, keep);
 	doorbell_ring(&c->bell, (int)c->welcome.lane);
 }

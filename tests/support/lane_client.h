@@ -10,10 +10,11 @@
 
 /* What came for the current generation of a slot. */
 struct lane_client_slot {
-	uint64_t        req;
+	uint64_t        req, key;
+	int16_t         priority; /* as reserved */
 	uint32_t        generation;
 	int32_t        *ids; /* kept up to LANE_CLIENT_IDS_MAX */
-	uint32_t        count, bytes, ends;
+	uint32_t        count, bytes, ends, with_logprobs;
 	struct wire_end end;
 	bool            slow;  /* does not publish what it consumed */
 	bool            wrong; /* an event out of order or for another request */
@@ -38,6 +39,9 @@ void        lane_client_close(struct lane_client *client);
 
 /* Begins a new use of SLOT and asks for admission; waits for the answer. */
 enum lane_reply lane_client_reserve(struct lane_client *client, uint32_t slot, uint32_t bytes, uint32_t max_tokens,
+    uint32_t *ret_value);
+/* The same with the priority, key and limits of FIELDS. */
+enum lane_reply lane_client_reserve_as(struct lane_client *client, uint32_t slot, const struct wire_reserve *fields,
     uint32_t *ret_value);
 /* A SUBMIT with sensible fields for the current generation of SLOT. */
 struct wire_submit lane_client_submit_record(struct lane_client *client, uint32_t slot, uint32_t prompt_tokens,

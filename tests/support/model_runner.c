@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status runner_open(const struct gguf *gguf, const struct runner_options *options, struct runner *ret,
-    struct error *error)
+enum status runner_open_source(const struct model_source *source, const struct runner_options *options,
+    struct runner *ret, struct error *error)
 {
 	uint32_t    blocks;
 	enum status status;
@@ -17,7 +17,7 @@ enum status runner_open(const struct gguf *gguf, const struct runner_options *op
 	blocks = ret->blocks_each * options->sequences;
 	status = cpu_backend_create_isa(options->threads, options->isa, &ret->backend, error);
 	if (status == STATUS_OK)
-		status = model_load_gguf(gguf, ret->backend, &ret->model, error);
+		status = model_load(source, ret->backend, &ret->model, error);
 	if (status == STATUS_OK)
 		status = model_plan(ret->model, options->max_rows, options->max_rows, options->block_size, blocks, error);
 	for (uint32_t s = 0; status == STATUS_OK && s < options->sequences; s++) {
@@ -34,6 +34,18 @@ enum status runner_open(const struct gguf *gguf, const struct runner_options *op
 	return status;
 }
 
+enum status runner_open(const struct gguf *gguf, const struct runner_options *options, struct runner *ret,
+    struct error *error)
+{
+	struct model_source source = { .checkpoint = NULL };
+	enum status         status = checkpoint_from_gguf(gguf, &source.checkpoint, error);
+
+	if (status == STATUS_OK)
+		status = runner_open_source(&source, options, ret, error);
+	checkpoint_close(source.checkpoint);
+	return status;
+}
+
 void runner_close(struct runner *runner)
 {
 	for (uint32_t s = 0; s < RUNNER_SEQUENCES_MAX; s++)
@@ -46,24 +58,26 @@ void runner_close(struct runner *runner)
 
 void runner_reset(struct runner *runner, uint32_t sequence) { runner->length[sequence] = 0; }
 
-enum status runner_step(struct runner *runner, const struct runner_piece *pieces, uint32_t count)
+/* The batch of PIECES, each from position FROM[i] on. */
+static enum status make_batch(struct runner *runner, const struct runner_piece *pieces, const uint32_t *from, uint32_t count)
 {
 	struct batch *batch = &runner->batch;
-	enum status   status;
 
 	*batch = (struct batch){ .sequence_count = count, .tokens = runner->tokens, .positions = runner->positions,
-		.kv_slots = { runner->slots }, .sequences = runner->parts, .logit_rows = runner->logit_rows };
+		.sequences = runner->parts, .logit_rows = runner->logit_rows };
+	for (uint32_t g = 0; g < BACKEND_KV_GROUPS_MAX; g++)
+		batch->kv_slots[g] = runner->slots;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct runner_piece *piece = &pieces[i];
-		uint32_t                   before = runner->length[piece->sequence];
 
 		if (batch->rows + piece->count > RUNNER_ROWS_MAX)
 			return STATUS_LIMIT;
 		runner->parts[i] = (struct batch_sequence){ .first_row = batch->rows, .rows = piece->count,
-			.context = before + piece->count, .blocks = runner->blocks_each,
-			.block_table = { runner->table[piece->sequence] } };
+			.context = from[i] + piece->count, .blocks = runner->blocks_each };
+		for (uint32_t g = 0; g < BACKEND_KV_GROUPS_MAX; g++)
+			runner->parts[i].block_table[g] = runner->table[piece->sequence];
 		for (uint32_t t = 0; t < piece->count; t++) {
-			uint32_t position = before + t, row = batch->rows++;
+			uint32_t position = from[i] + t, row = batch->rows++;
 			int32_t  block = runner->table[piece->sequence][position / runner->block_size];
 
 			runner->tokens[row] = piece->tokens[t];
@@ -73,12 +87,32 @@ enum status runner_step(struct runner *runner, const struct runner_piece *pieces
 				runner->logit_rows[batch->logit_row_count++] = (int32_t)row;
 		}
 	}
-	status = model_forward(runner->model, batch);
+	return STATUS_OK;
+}
+
+enum status runner_step(struct runner *runner, const struct runner_piece *pieces, uint32_t count)
+{
+	uint32_t    from[RUNNER_SEQUENCES_MAX];
+	enum status status;
+
+	for (uint32_t i = 0; i < count; i++)
+		from[i] = runner->length[pieces[i].sequence];
+	status = make_batch(runner, pieces, from, count);
+	status = status ? status : model_forward(runner->model, &runner->batch);
 	if (status)
 		return status;
 	for (uint32_t i = 0; i < count; i++)
 		runner->length[pieces[i].sequence] += pieces[i].count;
 	return runner->backend->ops->wait(runner->backend, NULL, 0, NULL);
+}
+
+enum status runner_draft(struct runner *runner, const struct runner_piece *pieces, const uint32_t *from, uint32_t count,
+    const int32_t *hidden_rows, bool first)
+{
+	enum status status = make_batch(runner, pieces, from, count);
+
+	status = status ? status : model_draft(runner->model, &runner->batch, hidden_rows, first);
+	return status ? status : runner->backend->ops->wait(runner->backend, NULL, 0, NULL);
 }
 
 void runner_logits(struct runner *runner, uint32_t index, float *ret)

@@ -38,13 +38,18 @@ struct runner_piece {
 	uint32_t       count, logits;
 };
 
-/* GGUF must stay open.  On failure nothing is left behind. */
+/* From an open GGUF file, or from what model_source_open opened (once).  On failure nothing is left behind. */
 enum status runner_open(const struct gguf *gguf, const struct runner_options *options, struct runner *ret,
     struct error *error);
+enum status runner_open_source(const struct model_source *source, const struct runner_options *options,
+    struct runner *ret, struct error *error);
 void        runner_close(struct runner *runner);
 void        runner_reset(struct runner *runner, uint32_t sequence); /* to length 0 */
 /* One step; logits are then read with runner_logits, numbered in the order of pieces. */
 enum status runner_step(struct runner *runner, const struct runner_piece *pieces, uint32_t count);
+/* A draft over rows whose tokens are each the one after their position: piece i begins at position FROM[i]; see model_draft. */
+enum status runner_draft(struct runner *runner, const struct runner_piece *pieces, const uint32_t *from, uint32_t count,
+    const int32_t *hidden_rows, bool first);
 void        runner_logits(struct runner *runner, uint32_t index, float *ret);
 /* The lowest id of the largest. */
 int32_t     runner_best(const float *logits, uint32_t vocab);

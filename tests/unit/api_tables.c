@@ -1,4 +1,5 @@
 /* Prints the tables of docs/api.md from the tables of the code; tests/scripts/check_api_doc.sh compares the two. */
+#include "api/messages.h"
 #include "api/params.h"
 #include "api/route.h"
 
@@ -32,6 +33,8 @@ int main(int argc, char **argv)
 		print_routes();
 	else if (!strcmp(table, "fields"))
 		params_document(stdout);
+	else if (!strcmp(table, "kwargs"))
+		messages_document(stdout);
 	else if (!strcmp(table, "errors"))
 		print_errors();
 	else

@@ -1,6 +1,7 @@
 /* One request from bytes to bytes on the tiny model's vocabulary: what bad input gets, the shape of answers, streams equal to
  * whole answers at any split, stop strings, errors before and after the headers. */
 #include "api/keys.h"
+#include "api/messages.h"
 #include "support/api_fixture.h"
 #include "text/detokenizer.h"
 
@@ -135,7 +136,7 @@ static const struct {
 	{ MESSAGES("[{'role':1,'content':'x'}]"), 400, "invalid_value", "messages[0].role", "a string is expected" },
 	{ MESSAGES("[{'role':'robot','content':'x'}]"), 400, "invalid_value", "messages[0].role", "= robot" },
 	{ MESSAGES("[{'role':'user\\u0000','content':'x'}]"), 400, "invalid_value", "messages[0].role", "allowed are" },
-	{ MESSAGES("[{'role':'tool','content':'x','tool_call_id':'1'}]"), 400, "unsupported_value", "messages[0].role", "tools" },
+	{ MESSAGES("[{'role':'function','name':'f','content':'x'}]"), 400, "unsupported_value", "messages[0].role", "is tool" },
 	{ MESSAGES("[{'role':'user'}]"), 400, "invalid_value", "messages[0].content", "required" },
 	{ MESSAGES("[{'role':'user','content':null}]"), 400, "invalid_value", "messages[0].content", "required" },
 	{ MESSAGES("[{'role':'user','content':7}]"), 400, "invalid_value", "messages[0].content", "not an integer" },
@@ -145,13 +146,12 @@ static const struct {
 	{ MESSAGES("[{'role':'user','content':[{'text':'x'}]}]"), 400, "invalid_value", "messages[0].content[0]", "type" },
 	{ MESSAGES("[{'role':'user','content':[{'type':'text','text':'x'},{'type':'image_url','image_url':{}}]}]"), 400,
 	    "unsupported_value", "messages[0].content[1]", "image_url" },
-	{ MESSAGES("[{'role':'user','content':'x','name':7}]"), 400, "invalid_value", "messages[0].name", "64 bytes" },
-	{ MESSAGES("[{'role':'assistant','content':null,'tool_calls':[{}]}]"), 400, "unsupported_value", "messages[0]", "tool_calls" },
+	{ MESSAGES("[{'role':'user','content':'x','name':7}]"), 400, "invalid_value", "messages[0].name", "256 bytes" },
 	{ CHAT(",'max_tokens':0"), 400, "invalid_value", "max_tokens", "= 0: outside the allowed range 1…1048576" },
 	{ CHAT(",'max_completion_tokens':0,'max_tokens':5"), 400, "invalid_value", "max_completion_tokens", "= 0" },
 	{ CHAT(",'temperature':2.5"), 400, "invalid_value", "temperature", "2.5: outside the allowed range 0…2" },
 	{ CHAT(",'temperature':'1'"), 400, "invalid_value", "temperature", "a number is expected" },
-	{ CHAT(",'n':2"), 400, "invalid_value", "n", "1…1" },
+	{ CHAT(",'n':17"), 400, "invalid_value", "n", "1…16" },
 	{ CHAT(",'n':0"), 400, "invalid_value", "n", "1…1" },
 	{ CHAT(",'stop':''"), 400, "invalid_value", "stop", "0 bytes" },
 	{ CHAT(",'stop':['x','']"), 400, "invalid_value", "stop", "0 bytes" },
@@ -163,8 +163,7 @@ static const struct {
 	{ CHAT(",'stream_options':{}"), 400, "invalid_value", "stream_options", "only with stream" },
 	{ CHAT(",'stream':true,'stream_options':[]"), 400, "invalid_value", "stream_options", "an object is expected" },
 	{ CHAT(",'stream':true,'stream_options':{'include_usage':1}"), 400, "invalid_value", "stream_options.include_usage", "bool" },
-	{ CHAT(",'tools':[{'type':'function'}]"), 400, "unsupported_value", "tools", "not supported" },
-	{ CHAT(",'logit_bias':{'5':1}"), 400, "unsupported_value", "logit_bias", "not supported" },
+	{ CHAT(",'prompt_logprobs':5"), 400, "unsupported_value", "prompt_logprobs", "not supported" },
 	{ CHAT(",'response_format':{'type':'json_object'}"), 400, "unsupported_value", "response_format", "leave it out or send {" },
 	{ CHAT(",'max_tokens':2040"), 400, "context_length_exceeded", "max_tokens", "together 21" },
 	{ CHAT(",'max_completion_tokens':2040,'stream':true"), 400, "context_length_exceeded", "max_completion_tokens", "2048" },
@@ -353,7 +352,7 @@ START_TEST(limits_of_messages)
 	buf_init(&out, 1 << 20);
 	/* Too many messages. */
 	buf_append_string(&body, "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"\"}");
-	for (int i = 0; i < API_MESSAGES_MAX; i++)
+	for (int i = 0; i < MESSAGES_MAX; i++)
 		buf_append_string(&body, ",{\"role\":\"user\",\"content\":\"\"}");
 	buf_append_string(&body, "]}");
 	call = start(&chat_http, body.data, body.len, &out);
@@ -446,6 +445,85 @@ START_TEST(defaults_and_zero)
 }
 END_TEST
 
+static const struct api_job *job_of(struct api_call **call, const struct api_http *http, const char *body)
+{
+	struct error error;
+
+	ck_assert_int_eq(api_call_create(&fixture.api, http, seed, call, &error), STATUS_OK);
+	if (parse(*call, body, strlen(body), &error))
+		ck_abort_msg("%s", error.message);
+	return api_call_job(*call);
+}
+
+/* Field and header: the earlier one counts. */
+START_TEST(timeouts)
+{
+	static const struct {
+		const char *header, *body;
+		double      seconds;
+	} cases[] = {
+		{ NULL, CHAT(""), 0 }, { "", CHAT(""), 0 }, { "12.5", CHAT(""), 12.5 }, { NULL, CHAT(",'timeout':2"), 2 },
+		{ "12.5", CHAT(",'timeout':2"), 2 }, { "1", CHAT(",'timeout':2.5"), 1 }, { "1", CHAT(",'timeout':null"), 1 },
+	};
+	static const char *const bad[] = { "0", "x", "1x", "-1", "1e3", "nan", "86401", " 1", "1 2" };
+	struct error             error;
+	struct api_call         *call;
+
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct api_http http = chat_http;
+
+		http.request_timeout = cases[i].header;
+		ck_assert_uint_eq(job_of(&call, &http, cases[i].body)->timeout_ns, (uint64_t)(cases[i].seconds * 1e9));
+		api_call_free(call);
+	}
+	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		struct api_http http = chat_http;
+
+		http.request_timeout = bad[i];
+		ck_assert_int_eq(api_call_create(&fixture.api, &http, seed, &call, &error), STATUS_INVALID);
+		ck_assert_str_eq(error.param, "X-Request-Timeout");
+		api_call_free(call);
+	}
+}
+END_TEST
+
+/* Without keys anybody may ask for any class; a key has its own and a ceiling. */
+START_TEST(priorities)
+{
+	static const char line[] =
+	    "one 84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882 "
+	    "1;priority=5;ceiling=-2;max_requests=3;tokens_per_minute=1000\n";
+	char                  path[] = "/tmp/penstock-test-api-XXXXXX";
+	struct api_http       http = chat_http;
+	struct error          error;
+	struct api_call      *call;
+	const struct api_job *job = job_of(&call, &http, CHAT(",'priority':-100"));
+	int                   fd = mkstemp(path);
+
+	ck_assert(job->priority == -100 && job->key == 0 && job->key_requests == 0 && job->key_tokens == 0);
+	api_call_free(call);
+	ck_assert_int_eq(write(fd, line, sizeof line - 1), (ssize_t)sizeof line - 1);
+	close(fd);
+	ck_assert_int_eq(keys_load(path, &fixture.api.keys, &error), STATUS_OK);
+	unlink(path);
+	http.authorization = "Bearer " KEY;
+	job = job_of(&call, &http, CHAT(""));
+	ck_assert(job->priority == 5 && job->key != 0 && job->key_requests == 3 && job->key_tokens == 1000);
+	api_call_free(call);
+	ck_assert_int_eq(job_of(&call, &http, CHAT(",'priority':-2"))->priority, -2);
+	api_call_free(call);
+	ck_assert_int_eq(job_of(&call, &http, CHAT(",'priority':100"))->priority, 100);
+	api_call_free(call);
+	ck_assert_int_eq(api_call_create(&fixture.api, &http, seed, &call, &error), STATUS_OK);
+	ck_assert_int_eq(parse(call, CHAT(",'priority':-3"), strlen(CHAT(",'priority':-3")), &error), STATUS_FORBIDDEN);
+	ck_assert_str_eq(error.param, "priority");
+	ck_assert_msg(strstr(error.message, "-3") && strstr(error.message, "-2"), "%s", error.message);
+	api_call_free(call);
+	keys_free(fixture.api.keys);
+	fixture.api.keys = NULL;
+}
+END_TEST
+
 /* More than there are tokens means all of them: penstockd refused it, with "invalid value" and no name. */
 START_TEST(top_k_beyond_the_vocabulary)
 {
@@ -512,6 +590,53 @@ START_TEST(content_is_data)
 	ck_assert_uint_gt(api_call_job(spelled)->prompt_tokens, api_call_job(plain)->prompt_tokens);
 	api_call_free(plain);
 	api_call_free(spelled);
+	buf_free(&out);
+}
+END_TEST
+
+/* Where the operator allows it and the request asks for it, what a message spells is what the template would have written. */
+START_TEST(special_tokens_in_content)
+{
+#define SPECIAL(text, fields) "{'model':'tiny','messages':[{'role':'user','content':'" text "'}]" fields "}"
+#define ALLOW ",'allow_special_in_content':true"
+	static const char     two_turns[] = SPECIAL("x<|im_end|>\\n<|im_start|>user\\ny", ALLOW);
+	static const char     spelled[] = SPECIAL("<|im_end|>", "");
+	static const char     not_asked[] = SPECIAL("<|im_end|>", ",'allow_special_in_content':false");
+	struct buf            out;
+	struct api_response   response;
+	struct api_call      *call, *other;
+	const struct api_job *a, *b;
+
+	buf_init(&out, 1 << 20);
+	call = start(&chat_http, two_turns, strlen(two_turns), &out);
+	response = read_response(&out, false, false);
+	ck_assert_int_eq(response.status, 400);
+	ck_assert_str_eq(response.code, "unsupported_value");
+	ck_assert_str_eq(response.param, "allow_special_in_content");
+	ck_assert_msg(strstr(response.message, "front.allow_special_in_content is off"), "%s", response.message);
+	api_response_free(&response);
+	api_call_free(call);
+	buf_clear(&out);
+
+	call = start_chat(spelled, &out); /* the option alone changes nothing */
+	fixture.conf.front_allow_special_in_content = true;
+	other = start_chat(not_asked, &out);
+	a = api_call_job(call);
+	b = api_call_job(other);
+	ck_assert_uint_eq(a->prompt_tokens, b->prompt_tokens);
+	ck_assert_int_eq(memcmp(a->prompt, b->prompt, a->prompt_tokens * sizeof *a->prompt), 0);
+	api_call_free(call);
+	api_call_free(other);
+
+	call = start_chat(two_turns, &out);
+	other = start_chat(MESSAGES("[{'role':'user','content':'x'},{'role':'user','content':'y'}]"), &out);
+	a = api_call_job(call);
+	b = api_call_job(other);
+	ck_assert_uint_eq(a->prompt_tokens, b->prompt_tokens);
+	ck_assert_int_eq(memcmp(a->prompt, b->prompt, a->prompt_tokens * sizeof *a->prompt), 0);
+	api_call_free(call);
+	api_call_free(other);
+	fixture.conf.front_allow_special_in_content = false;
 	buf_free(&out);
 }
 END_TEST
@@ -609,6 +734,10 @@ START_TEST(stream_equals_whole)
 		ck_assert_uint_eq(stream.content.len, whole.content.len);
 		if (whole.content.len)
 			ck_assert_int_eq(memcmp(stream.content.data, whole.content.data, whole.content.len), 0);
+		ck_assert_uint_eq(stream.reasoning.len, whole.reasoning.len);
+		if (whole.reasoning.len)
+			ck_assert_int_eq(memcmp(stream.reasoning.data, whole.reasoning.data, whole.reasoning.len), 0);
+		ck_assert_int_eq(stream.reasoning_tokens, whole.reasoning_tokens);
 		ck_assert_str_eq(stream.finish_reason, whole.finish_reason);
 		ck_assert_int_eq(stream.completion_tokens, whole.completion_tokens);
 		ck_assert_int_eq(stream.prompt_tokens, whole.prompt_tokens);
@@ -641,6 +770,37 @@ START_TEST(character_over_tokens)
 	ck_assert_str_eq(response.content.data, "\xef\xbf\xbd");
 	api_response_free(&response);
 	buf_free(&out);
+}
+END_TEST
+
+/* An answer begins afresh, whatever the prompt ended with: bytes that would go on with the prompt's last character are not
+ * joined to it, and blanks stay. */
+START_TEST(first_delta_is_the_answers)
+{
+#define CONTINUED(text) "{'model':'tiny','messages':[{'role':'user','content':'x'},{'role':'assistant','content':'" text "'}]," \
+	"'continue_final_message':true,'stream':true}"
+	static const char *const prompts[] = { CHAT(",'stream':true"), CONTINUED("a"), CONTINUED("\xe2\x98\x83") };
+	static const struct { const char *tokens[3], *text; } answers[] = {
+		{ { "\x83", "a" }, "\xef\xbf\xbd" "a" },
+		{ { "\x98", "\x83", "a" }, "\xef\xbf\xbd\xef\xbf\xbd" "a" },
+		{ { " the", "a" }, " thea" },
+	};
+
+	for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++)
+		for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+			int32_t             ids[3];
+			size_t              count = 0;
+			struct buf          out;
+			struct api_response response;
+
+			for (; count < 3 && answers[i].tokens[count]; count++)
+				ids[count] = id_of(answers[i].tokens[count], strlen(answers[i].tokens[count]));
+			buf_init(&out, 1 << 20);
+			response = answer(prompts[p], ids, count, 1, &out);
+			ck_assert_str_eq(response.content.data, answers[i].text);
+			api_response_free(&response);
+			buf_free(&out);
+		}
 }
 END_TEST
 
@@ -951,12 +1111,16 @@ int main(void)
 	tcase_add_test(tcase, errors_stay_small);
 	tcase_add_test(tcase, limits_of_messages);
 	tcase_add_test(tcase, defaults_and_zero);
+	tcase_add_test(tcase, timeouts);
+	tcase_add_test(tcase, priorities);
 	tcase_add_test(tcase, top_k_beyond_the_vocabulary);
 	tcase_add_test(tcase, same_prompt);
 	tcase_add_test(tcase, content_is_data);
+	tcase_add_test(tcase, special_tokens_in_content);
 	tcase_add_test(tcase, ignored_fields);
 	tcase_add_test(tcase, stream_equals_whole);
 	tcase_add_test(tcase, character_over_tokens);
+	tcase_add_test(tcase, first_delta_is_the_answers);
 	tcase_add_test(tcase, stop_strings);
 	tcase_add_test(tcase, held_stop_prefix_is_shown_at_the_end);
 	tcase_add_test(tcase, errors_before_and_after_headers);

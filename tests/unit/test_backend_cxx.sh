@@ -6,6 +6,7 @@ command -v "$cxx" >/dev/null 2>&1 || { echo "no C++ compiler ($cxx): skipped"; e
 for header in model/backend.h model/plugin.h; do
 	echo "#include \"$header\"" | "$cxx" -x c++ -std=c++17 -Wall -Wextra -pedantic -Werror -fsyntax-only \
 		-I"$abs_top_srcdir/src" -I"$abs_top_builddir/src" -
-	echo "#include \"$header\"" | "${CC:-cc}" -x c -std=c11 -Wall -Wextra -pedantic -Werror -fsyntax-only \
+	# shellcheck disable=SC2086 # CC may be more than one word
+	echo "#include \"$header\"" | ${CC:-cc} -x c -std=c11 -Wall -Wextra -pedantic -Werror -fsyntax-only \
 		-I"$abs_top_srcdir/src" -I"$abs_top_builddir/src" -
 done

@@ -2,25 +2,32 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/conf.h"
+#include "base/random.h"
 #include "base/utf8.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static enum status load_text(const char *text, struct conf *ret, struct error *error)
+static enum status load_bytes(const char *bytes, size_t len, struct conf *ret, struct error *error)
 {
 	char        path[] = "/tmp/penstock-test-conf-XXXXXX";
 	int         fd = mkstemp(path);
 	enum status status;
 
 	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	ck_assert_int_eq(write(fd, bytes, len), (ssize_t)len);
 	close(fd);
 	status = conf_load(path, ret, error);
 	unlink(path);
 	return status;
+}
+
+static enum status load_text(const char *text, struct conf *ret, struct error *error)
+{
+	return load_bytes(text, strlen(text), ret, error);
 }
 
 START_TEST(status_table)
@@ -133,11 +140,14 @@ static const struct bad {
 	{ "[batcher]\nmax_running = 9223372036854775807G\n", "allowed range" },
 	{ "[batcher]\ncache_max_entry_count = nan\n", "0.01…0.95" },
 	{ "[batcher]\nbackend = gpu\n", "cpu|cuda|script" },
+	{ "[batcher]\nkernels = fast\n", "auto|library|portable|own" },
 	{ "[batcher]\nmax_running = 8\nmax_running = 8\n", ":3: batcher.max_running is set twice" },
 	{ "[batcher]\nno_such = 1\n", ":2: unknown option no_such" },
 	{ "[nowhere]\n", ":1: unknown section [nowhere]" },
 	{ "[batcher\nmax_running = 8\n", ":1: section names" },
 	{ "[this_section_name_is_far_longer_than_the_forty_eight_bytes_inih_keeps]\n", ":1: section names" },
+	{ "[batcher] max_running = 8\n", ":1: nothing may follow the section's name: \"max_running = 8\"" },
+	{ "[batcher]\rmax_running = 8\r", ":1: nothing may follow" },
 	{ "[batcher]\nnonsense\n", ":2: neither" },
 	{ "[batcher]\n  max_running = 8\n", ":2: a line must not start" },
 	{ "[front]\nchildren = 1\n", "less than" },
@@ -159,6 +169,25 @@ START_TEST(conf_refuses)
 	ck_assert_int_ne(load_text(bad_files[_i].text, &conf, &error), STATUS_OK);
 	ck_assert_msg(strstr(error.message, bad_files[_i].words), "\"%s\" lacks \"%s\"", error.message, bad_files[_i].words);
 	ck_assert_int_eq(conf.batcher_max_running, -5); /* untouched on failure */
+}
+END_TEST
+
+/* What stood behind a NUL was silently left out, and a file of nothing else was read for ever. */
+START_TEST(conf_refuses_nul_bytes)
+{
+	static const char hidden[] = "[batcher]\nmax_running = 8\0 000\n", first[] = "\0\n";
+	struct conf       conf;
+	struct error      error;
+
+	ck_assert_int_eq(load_bytes(hidden, sizeof hidden - 1, &conf, &error), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(error.message, ":2: the line holds a NUL byte"));
+	ck_assert_int_eq(load_bytes(first, sizeof first - 1, &conf, &error), STATUS_INVALID);
+	ck_assert_int_eq(conf_load("/dev/zero", &conf, &error), STATUS_INVALID);
+	ck_assert_ptr_nonnull(strstr(error.message, "/dev/zero:1: the line holds a NUL byte"));
+	/* Windows' line ends and a comment behind a section's name are fine; the last line needs no newline. */
+	ck_assert_int_eq(load_text("[batcher]  ; c\r\nmax_running = 8\r\n[front] # c\r\nmax_json_depth = 9", &conf, &error), STATUS_OK);
+	ck_assert_int_eq(conf.front_max_json_depth, 9);
+	ck_assert_int_eq(conf.batcher_max_running, 8);
 }
 END_TEST
 
@@ -205,6 +234,38 @@ START_TEST(conf_derived)
 }
 END_TEST
 
+/* Mean and variance within five standard errors of a fixed seed's draw, and never a value outside the range. */
+START_TEST(random_distributions)
+{
+	static const double shapes[] = { 0.25, 0.5, 1, 2, 10 };
+	enum { DRAWS = 200000 };
+
+	for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+		struct random random = random_stream(7, s), again = random_stream(7, s);
+		double        sum = 0, squares = 0, scale = 3, shape = shapes[s], mean = shape * scale, variance = shape * scale * scale;
+		bool          good = true; /* an assertion writes to a file: not in the loop */
+
+		for (int i = 0; i < DRAWS; i++) {
+			double x = random_gamma(&random, shape, scale);
+			good &= x >= 0 && isfinite(x);
+			if (i < 100)
+				good &= !(x < random_gamma(&again, shape, scale)) && again.state == random.state;
+			sum += x;
+			squares += (x - mean) * (x - mean);
+		}
+		ck_assert(good);
+		ck_assert_double_eq_tol(sum / DRAWS, mean, 5 * sqrt(variance / DRAWS));
+		/* The variance of the squared deviation is variance² × (2 + 6 / shape). */
+		ck_assert_double_eq_tol(squares / DRAWS, variance, 5 * variance * sqrt((2 + 6 / shape) / DRAWS));
+	}
+	for (uint64_t seed = 0; seed < 1000; seed++) {
+		struct random a = random_stream(seed, 0), b = random_stream(seed, 1), c = random_stream(seed + 1, 0);
+		uint64_t      first = random_u64(&a);
+		ck_assert(first != random_u64(&b) && first != random_u64(&c));
+	}
+}
+END_TEST
+
 int main(void)
 {
 	Suite   *suite = suite_create("base");
@@ -218,8 +279,10 @@ int main(void)
 	tcase_add_test(tcase, utf8_round_trip);
 	tcase_add_test(tcase, utf8_ill_formed);
 	tcase_add_test(tcase, checked);
+	tcase_add_test(tcase, random_distributions);
 	tcase_add_test(tcase, conf_values);
 	tcase_add_loop_test(tcase, conf_refuses, 0, sizeof bad_files / sizeof bad_files[0]);
+	tcase_add_test(tcase, conf_refuses_nul_bytes);
 	tcase_add_test(tcase, conf_round_trip);
 	tcase_add_test(tcase, conf_derived);
 	suite_add_tcase(suite, tcase);

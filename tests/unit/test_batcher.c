@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "batcher/intake.h"
 #include "batcher/lanes.h"
+#include "batcher/sink.h"
 
 #include <check.h>
 #include <math.h>
@@ -96,6 +97,34 @@ static void check_long(const struct lane_client *c, uint32_t slot, uint32_t coun
 		if (c->slots[slot].ids[i] != 60 + (int32_t)(i % 10))
 			ck_abort_msg("id %u is %d", i, c->slots[slot].ids[i]);
 }
+
+/* ---- time between tokens -------------------------------------------------------------------------------------------- */
+
+START_TEST(tokens_of_a_step_share_its_time)
+{
+	struct metrics         metrics = { .shared = calloc(1, sizeof *metrics.shared) };
+	struct sink_gap        gap = { 0 };
+	struct metrics_reading r;
+
+	sink_gap_add(&gap, 100 * CLOCK_NS_PER_MS, &metrics);
+	sink_gap_end(&gap, &metrics);
+	metrics_read(&metrics, HISTOGRAM_inter_token_latency_seconds, &r);
+	ck_assert_uint_eq(r.total, 0); /* before the first token there is none */
+	for (int i = 0; i < 4; i++)
+		sink_gap_add(&gap, 120 * CLOCK_NS_PER_MS + 3, &metrics); /* 5 ms each, the last one of the parts 3 ns more */
+	sink_gap_add(&gap, 150 * CLOCK_NS_PER_MS, &metrics);
+	metrics_read(&metrics, HISTOGRAM_inter_token_latency_seconds, &r);
+	ck_assert_uint_eq(r.total, 4);
+	ck_assert_uint_eq(r.sum, 20 * CLOCK_NS_PER_MS + 3);
+	ck_assert_uint_eq(r.counts[5], 4); /* 4 … 6 ms */
+	sink_gap_end(&gap, &metrics);
+	sink_gap_end(&gap, &metrics); /* nothing is left */
+	metrics_read(&metrics, HISTOGRAM_inter_token_latency_seconds, &r);
+	ck_assert_uint_eq(r.total, 5);
+	ck_assert_uint_eq(r.sum, 50 * CLOCK_NS_PER_MS);
+	free(metrics.shared);
+}
+END_TEST
 
 /* ---- the plain case ------------------------------------------------------------------------------------------------- */
 
@@ -231,7 +260,7 @@ static bool cancel_three(void)
 
 START_TEST(cancel_in_every_phase)
 {
-	static const char *const sets[] = { "batcher.max_running=2", NULL };
+	static const char *const sets[] = { "batcher.max_running=2", "batcher.policy=fcfs", NULL };
 
 	begin(sets);
 	attach(&a);
@@ -268,8 +297,8 @@ START_TEST(submit_ranges)
 	s = good; \
 	s.field = value; \
 	ck_assert_int_eq(intake_check_submit(&s, 640, 2048), status)
-	REFUSED(choices, 0, STATUS_UNSUPPORTED);
-	REFUSED(choices, 2, STATUS_UNSUPPORTED);
+	REFUSED(choices, 0, STATUS_INVALID);
+	REFUSED(choices, WIRE_CHOICES_MAX + 1, STATUS_INVALID);
 	REFUSED(flags, 2, STATUS_INVALID);
 	REFUSED(reserved, 1, STATUS_INVALID);
 	REFUSED(prompt_tokens, 0, STATUS_INVALID);
@@ -287,7 +316,94 @@ START_TEST(submit_ranges)
 	REFUSED(min_p, NAN, STATUS_INVALID);
 	REFUSED(top_k, -1, STATUS_INVALID);
 	REFUSED(top_k, 641, STATUS_INVALID);
+	REFUSED(repetition, NAN, STATUS_INVALID);
+	REFUSED(repetition, -1, STATUS_INVALID);
+	REFUSED(presence, INFINITY, STATUS_INVALID);
+	REFUSED(frequency, -101, STATUS_INVALID);
+	REFUSED(logprobs, WIRE_TOP_MAX + 2, STATUS_INVALID);
+	REFUSED(bias_count, WIRE_BIAS_MAX + 1, STATUS_INVALID);
+	REFUSED(stop_count, WIRE_STOP_IDS_MAX + 1, STATUS_INVALID);
+	REFUSED(allowed_count, WIRE_ALLOWED_IDS_MAX + 1, STATUS_INVALID);
 #undef REFUSED
+}
+END_TEST
+
+static bool write_list(struct lane_client *c, uint32_t slot, enum wire_list_kind kind, const void *words, uint32_t count)
+{
+	struct wire_list list = { .header.type = WIRE_LIST, .req = c->slots[slot].req, .generation = c->slots[slot].generation,
+		.slot = (uint16_t)slot, .kind = (uint16_t)kind, .count = count };
+
+	return lane_client_write(c, &list, sizeof list, words, count);
+}
+
+static void write_prompt(struct lane_client *c, uint32_t slot, uint32_t count)
+{
+	struct wire_tokens tokens = { .header.type = WIRE_TOKENS, .req = c->slots[slot].req, .generation = c->slots[slot].generation,
+		.slot = (uint16_t)slot, .count = count };
+	int32_t            ids[16] = { 0 };
+
+	ck_assert(lane_client_write(c, &tokens, sizeof tokens, ids, count));
+}
+
+/* Lists come between SUBMIT and TOKENS, each once and as long as announced; a stop id ends the scripted answer, and every token
+ * has its log probabilities. */
+START_TEST(lists_of_a_request)
+{
+	const struct sample_bias good[2] = { { 3, 1 }, { 639, -100 } }, unordered[2] = { { 3, 1 }, { 3, 1 } }, large = { 3, 101 },
+	                         beyond = { 640, 1 };
+	const int32_t            stops[2] = { 600, 12 }, none[2] = { 1, 640 };
+	const struct {
+		enum wire_list_kind kind;
+		const void         *words;
+		uint32_t            count;
+	} bad[] = {
+		{ WIRE_LIST_BIAS, unordered, 4 }, { WIRE_LIST_BIAS, &large, 2 }, { WIRE_LIST_BIAS, &beyond, 2 },
+		{ WIRE_LIST_BIAS, good, 2 }, { WIRE_LIST_STOP_IDS, none, 2 }, { WIRE_LIST_STOP_IDS, stops, 1 },
+		{ WIRE_LIST_ALLOWED_IDS, stops, 2 },
+	};
+	struct wire_submit submit;
+	uint32_t           value;
+
+	begin(NULL);
+	attach(&a);
+	for (unsigned i = 0; i <= sizeof bad / sizeof *bad; i++) {
+		bool fine = i == sizeof bad / sizeof *bad;
+
+		ck_assert_int_eq(lane_client_reserve(&a, 0, 10, 10, &value), LANE_REPLY_ACCEPT);
+		submit = lane_client_submit_record(&a, 0, 10, 10, SHORT);
+		submit.presence = 1;
+		submit.logprobs = 3;
+		submit.bias_count = i == 1 || i == 2 ? 1 : 2;
+		submit.stop_count = 2;
+		ck_assert(lane_client_write(&a, &submit, sizeof submit, NULL, 0));
+		if (!fine) {
+			ck_assert(write_list(&a, 0, bad[i].kind, bad[i].words, bad[i].count));
+			ck_assert(lane_client_wait_end(&a, 0));
+			check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_INVALID);
+			continue;
+		}
+		ck_assert(write_list(&a, 0, WIRE_LIST_BIAS, good, 4));
+		ck_assert(write_list(&a, 0, WIRE_LIST_STOP_IDS, stops, 2));
+		write_prompt(&a, 0, 10);
+		ck_assert(lane_client_wait_end(&a, 0));
+		check_end(&a, 0, WIRE_FINISH_STOP, STATUS_OK);
+		ck_assert_uint_eq(a.slots[0].count, 2); /* 10 11, and 12 is a stop id */
+		ck_assert_uint_eq(a.slots[0].end.completion_tokens, 2);
+		ck_assert_uint_eq(a.slots[0].with_logprobs, 2);
+	}
+	/* A prompt before its lists, and a list after the prompt began. */
+	for (int early = 0; early < 2; early++) {
+		ck_assert_int_eq(lane_client_reserve(&a, 1, 10, 10, &value), LANE_REPLY_ACCEPT);
+		submit = lane_client_submit_record(&a, 1, 10, 10, SHORT);
+		submit.stop_count = early ? 2 : 0;
+		ck_assert(lane_client_write(&a, &submit, sizeof submit, NULL, 0));
+		write_prompt(&a, 1, early ? 10 : 5);
+		if (!early)
+			ck_assert(write_list(&a, 1, WIRE_LIST_STOP_IDS, stops, 2));
+		ck_assert(lane_client_wait_end(&a, 1));
+		check_end(&a, 1, WIRE_FINISH_ERROR, STATUS_INVALID);
+	}
+	check_idle();
 }
 END_TEST
 
@@ -498,6 +614,7 @@ static void misbehave(struct lane_client *c, unsigned *seed)
 		struct wire_header header;
 		struct wire_reserve reserve;
 		struct wire_submit submit;
+		struct wire_list   list;
 		struct wire_tokens tokens;
 		unsigned char      bytes[256];
 	} record;
@@ -511,13 +628,14 @@ static void misbehave(struct lane_client *c, unsigned *seed)
 		break;
 	case 1: /* well-shaped records with random fields */
 		for (int i = 0; i < 30; i++) {
-			static const size_t sizes[] = { sizeof record.reserve, sizeof record.submit, sizeof record.tokens };
-			unsigned            kind = (unsigned)rand_r(seed) % 3;
+			static const size_t sizes[] = { sizeof record.reserve, sizeof record.submit, sizeof record.tokens,
+				sizeof record.list };
+			unsigned            kind = (unsigned)rand_r(seed) % 4;
 			int32_t             ids[WIRE_TOKENS_MAX];
 
 			for (size_t k = 0; k < sizeof record; k++)
 				record.bytes[k] = (unsigned char)(rand_r(seed) % 3 ? 0 : rand_r(seed));
-			record.header.type = kind == 0 ? WIRE_RESERVE : kind == 1 ? WIRE_SUBMIT : WIRE_TOKENS;
+			record.header.type = kind == 0 ? WIRE_RESERVE : kind == 1 ? WIRE_SUBMIT : kind == 2 ? WIRE_TOKENS : WIRE_LIST;
 			record.header.reserved = 0;
 			for (int k = 0; k < WIRE_TOKENS_MAX; k++)
 				ids[k] = rand_r(seed);
@@ -530,6 +648,12 @@ static void misbehave(struct lane_client *c, unsigned *seed)
 				record.tokens.reserved = 0;
 				record.tokens.count = (uint32_t)rand_r(seed) % 100;
 			}
+			if (kind == 3) {
+				record.list.slot %= 8;
+				record.list.kind %= WIRE_LIST_COUNT;
+				record.list.reserved = 0;
+				record.list.count = (uint32_t)rand_r(seed) % 100;
+			}
 			if (rand_r(seed) % 2) { /* as the current generation of the slot */
 				if (kind == 0)
 					record.reserve.generation = lane_front_open_slot(&c->lane, record.reserve.slot);
@@ -537,8 +661,11 @@ static void misbehave(struct lane_client *c, unsigned *seed)
 					record.submit.generation = lane_front_open_slot(&c->lane, record.submit.slot);
 				if (kind == 2)
 					record.tokens.generation = lane_front_open_slot(&c->lane, record.tokens.slot);
+				if (kind == 3)
+					record.list.generation = lane_front_open_slot(&c->lane, record.list.slot);
 			}
-			if (lane_front_write(&c->lane, &record, sizes[kind], ids, kind == 2 ? record.tokens.count : 0))
+			if (lane_front_write(&c->lane, &record, sizes[kind], ids,
+			        kind == 2 ? record.tokens.count : kind == 3 ? record.list.count : 0))
 				break;
 		}
 		break;
@@ -748,7 +875,7 @@ START_TEST(drain_has_an_end)
 	ck_assert(lane_client_wait_count(&a, 0, 1));
 	kill(d.pid, SIGTERM);
 	ck_assert(lane_client_wait_end(&a, 0));
-	check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_UNAVAILABLE);
+	check_end(&a, 0, WIRE_FINISH_ERROR, STATUS_DRAINED);
 	ck_assert_int_eq(daemon_end(&d, 0), 0);
 }
 END_TEST
@@ -1064,12 +1191,14 @@ int main(void)
 
 	tcase_set_timeout(tcase, 600);
 	tcase_add_checked_fixture(tcase, setup, teardown);
+	tcase_add_test(tcase, tokens_of_a_step_share_its_time);
 	tcase_add_test(tcase, exact_ids);
 	tcase_add_test(tcase, many_streams);
 	tcase_add_test(tcase, queue_answers);
 	tcase_add_test(tcase, cancel_in_every_phase);
 	tcase_add_test(tcase, stop_keeps);
 	tcase_add_test(tcase, submit_ranges);
+	tcase_add_test(tcase, lists_of_a_request);
 	tcase_add_test(tcase, bad_requests_end_alone);
 	tcase_add_test(tcase, entry_is_not_reused_while_a_connection_points_at_it);
 	tcase_add_test(tcase, killed_child_frees_everything);

@@ -1,9 +1,11 @@
 /* Unit tests of checkpoints: one file, shards with an index and their disagreements, GGUF, and the ledger. */
 #include "file/checkpoint.h"
 #include "file/gguf.h"
+#include "file/map.h"
 
 #include <check.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,10 +140,24 @@ START_TEST(shapes)
 }
 END_TEST
 
+/* The file of a tensor has its bytes where the map has them, and is open as long as the checkpoint. */
+static int reads_as_mapped(const struct checkpoint_tensor *tensor)
+{
+	char bytes[64];
+
+	ck_assert_ptr_nonnull(tensor->map);
+	ck_assert_uint_le(tensor->bytes, sizeof bytes);
+	ck_assert_int_eq(pread(tensor->map->fd, bytes, tensor->bytes, (const unsigned char *)tensor->data - tensor->map->bytes),
+	    (ssize_t)tensor->bytes);
+	ck_assert_int_eq(memcmp(bytes, tensor->data, tensor->bytes), 0);
+	return tensor->map->fd;
+}
+
 START_TEST(shards_with_an_index)
 {
 	struct checkpoint *checkpoint = NULL;
 	struct error       error;
+	int                fds[2];
 
 	write_shard(ONE, "b a");
 	write_shard(TWO, "c");
@@ -151,7 +167,12 @@ START_TEST(shards_with_an_index)
 	ck_assert_str_eq(checkpoint_find(checkpoint, "a")->shard, ONE);
 	ck_assert_str_eq(checkpoint_find(checkpoint, "c")->shard, TWO);
 	ck_assert_int_eq(memcmp(checkpoint_find(checkpoint, "c")->data, "cc", 2), 0);
+	fds[0] = reads_as_mapped(checkpoint_find(checkpoint, "a"));
+	fds[1] = reads_as_mapped(checkpoint_find(checkpoint, "c"));
+	ck_assert_int_ne(fds[0], fds[1]);
 	checkpoint_close(checkpoint);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(fcntl(fds[i], F_GETFD), -1);
 }
 END_TEST
 
@@ -304,6 +325,7 @@ START_TEST(views_gguf)
 		ck_assert(gguf_type_block(types[i], &elements, &bytes));
 		ck_assert_uint_eq(tensor->bytes, 3 * 512 / elements * bytes);
 		ck_assert_str_eq(tensor->shard, "any.name");
+		ck_assert(tensor->map && tensor->map->fd >= 0 && (const unsigned char *)tensor->data > tensor->map->bytes);
 	}
 	ck_assert_int_eq(checkpoint_finish(checkpoint, &error), STATUS_OK);
 	checkpoint_close(checkpoint);

@@ -120,7 +120,7 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int      failed;
 
-	tcase_set_timeout(tcase, 300);
+	tcase_set_timeout(tcase, 900);
 	tcase_add_loop_test(tcase, each_item_once, 1, 6);
 	tcase_add_test(tcase, after_sleep);
 	tcase_add_test(tcase, caller_sleeps);

@@ -224,8 +224,9 @@ END_TEST
 
 START_TEST(deadlines_and_the_queue_have_limits)
 {
-	submit_plain(0, 4, 150, 50);
-	ck_assert_int_eq(fake_submit(engine, 1, 4, 150, 5, 10, NULL), STATUS_OK); /* no room beside the first */
+	submit_plain(0, 140, 20, 50);
+	step(0);
+	ck_assert_int_eq(fake_submit(engine, 1, 140, 20, 5, 10, NULL), STATUS_OK); /* no room beside the first */
 	step(10);
 	ck_assert_uint_eq(engine_waiting(engine), 1);
 	step(50);
@@ -279,7 +280,7 @@ START_TEST(warm_up_leaves_no_trace)
 	uint64_t     row_ns = 0;
 
 	ck_assert_int_eq(engine_warm_up(engine, 1000, &row_ns, &error), STATUS_OK);
-	ck_assert_uint_eq(backend.steps, 1);
+	ck_assert_uint_eq(backend.steps, 3); /* a chunk, a decode, a batch of decodes */
 	ck_assert_uint_eq(metric(METRIC_kv_blocks_used) + metric(METRIC_prompt_tokens_total), 0);
 	backend.broken = true;
 	ck_assert_int_eq(engine_warm_up(engine, 3, &row_ns, &error), STATUS_IO);
@@ -373,6 +374,72 @@ START_TEST(random_disconnects_leave_nothing)
 }
 END_TEST
 
+/* A request with STOP_ID among its stop ids, and ALLOWED as its only allowed id (−1: all); what engine_submit says. */
+static enum status submit_lists(uint32_t tag, uint64_t draws, int32_t stop_id, int32_t allowed, int32_t bias_id,
+    struct error *error)
+{
+	struct engine_request request = { .id = tag, .tag = tag, .prompt_tokens = 5, .max_tokens = 30, .ignore_eos = true,
+		.sampling = { .top_p = 1, .seed = draws } };
+
+	request.prompt = calloc(5, sizeof *request.prompt);
+	request.lists.stop_ids = malloc(2 * sizeof(int32_t));
+	request.lists.stop_ids[0] = 0;
+	request.lists.stop_ids[1] = stop_id;
+	request.lists.stop_count = 2;
+	if (allowed >= 0) {
+		request.lists.allowed_ids = malloc(sizeof(int32_t));
+		request.lists.allowed_ids[0] = allowed;
+		request.lists.allowed_count = 1;
+	}
+	if (bias_id >= 0) {
+		request.lists.bias = malloc(sizeof *request.lists.bias);
+		request.lists.bias[0] = (struct sample_bias){ bias_id, 5 };
+		request.lists.bias_count = 1;
+	}
+	return engine_submit(engine, &request, 0, error);
+}
+
+/* The first of them ends the answer, whatever eos does, and is not part of it. */
+START_TEST(stop_ids_end_an_answer)
+{
+	int32_t          prompt[5] = { 0 }, ids[FAKE_CONTEXT];
+	struct error     error;
+	enum wire_finish finish;
+	uint32_t         n = fake_answer(prompt, 5, 6, 30, true, ids, &finish), at = 0;
+
+	ck_assert_uint_eq(n, 30);
+	while (ids[at] != ids[17] && ids[at] != 0)
+		at++;
+	ck_assert_int_eq(submit_lists(0, 6, ids[17], -1, -1, &error), STATUS_OK);
+	run_idle(0);
+	ck_assert_uint_eq(sink.records[0].ends, 1);
+	ck_assert_int_eq(sink.records[0].end.finish, WIRE_FINISH_STOP);
+	ck_assert_uint_eq(sink.records[0].count, at);
+	ck_assert_uint_eq(sink.records[0].end.completion_tokens, at);
+	ck_assert_int_eq(memcmp(sink.records[0].ids, ids, at * sizeof *ids), 0);
+	check_idle();
+}
+END_TEST
+
+START_TEST(lists_are_checked)
+{
+	struct engine_request request = { .id = 1, .prompt_tokens = 5, .sampling = { .top_p = 1, .logprobs = SAMPLE_TOP_MAX + 2 } };
+	struct error          error;
+
+	ck_assert_int_eq(submit_lists(0, 1, FAKE_VOCAB, -1, -1, &error), STATUS_INVALID);
+	ck_assert_str_eq(error.param, "stop_token_ids");
+	ck_assert_ptr_nonnull(strstr(error.message, "id 97, allowed are 0…96"));
+	ck_assert_int_eq(submit_lists(0, 1, 1, FAKE_VOCAB, -1, &error), STATUS_INVALID);
+	ck_assert_str_eq(error.param, "allowed_token_ids");
+	ck_assert_int_eq(submit_lists(0, 1, 1, 1, FAKE_VOCAB, &error), STATUS_INVALID);
+	ck_assert_str_eq(error.param, "logit_bias");
+	request.prompt = calloc(5, sizeof *request.prompt);
+	ck_assert_int_eq(engine_submit(engine, &request, 0, &error), STATUS_INVALID);
+	ck_assert_str_eq(error.param, "top_logprobs");
+	check_idle();
+}
+END_TEST
+
 int main(void)
 {
 	Suite   *suite = suite_create("engine");
@@ -395,6 +462,8 @@ int main(void)
 	tcase_add_test(tcase, warm_up_leaves_no_trace);
 	tcase_add_test(tcase, memory_plan);
 	tcase_add_test(tcase, random_disconnects_leave_nothing);
+	tcase_add_test(tcase, stop_ids_end_an_answer);
+	tcase_add_test(tcase, lists_are_checked);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

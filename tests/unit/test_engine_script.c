@@ -77,8 +77,49 @@ START_TEST(which_id_comes_when)
 }
 END_TEST
 
+/* The ids' log probabilities are those of the file, in order, as many as are wanted. */
+START_TEST(likely_ids)
+{
+	struct backend        *b = parse("script a\npace 0\nids 10\nlikely 250 12 3000 20 250 9 500\nids 11\nids 12\nrepeat 2\n");
+	struct sample_logprobs got;
+	struct batch           batch = { .rows = 1, .sequence_count = 1, .logit_row_count = 1 };
+
+	for (uint64_t at = 0; at < 7; at++) {
+		for (uint32_t logprobs = 0; logprobs < 6; logprobs++) {
+			struct sample_row row = { .generated = at, .params.logprobs = logprobs };
+			struct error      error;
+			int32_t           drawn;
+
+			ck_assert_int_eq(b->ops->step_begin(b, &batch), STATUS_OK);
+			ck_assert_int_eq(b->ops->sample(b, &row, 1, 1000), STATUS_OK);
+			ck_assert_int_eq(b->ops->wait(b, &drawn, 1, &error), STATUS_OK);
+			ck_assert_int_eq(b->ops->read_logprobs(b, 0, &got), logprobs ? STATUS_OK : STATUS_INVALID);
+			if (logprobs == 0)
+				continue;
+			if (at == 1 || at == 4) {
+				ck_assert(got.drawn == -0.25f);
+				ck_assert_uint_eq(got.count, logprobs - 1 < 4 ? logprobs - 1 : 4);
+				ck_assert(got.count < 3 || (got.top[2].id == 9 && got.top[2].logprob == -0.5f));
+				ck_assert(got.count < 4 || (got.top[3].id == 12 && got.top[3].logprob == -3));
+			} else {
+				ck_assert(got.drawn == 0 && got.count == (logprobs > 1) && (got.count == 0 || got.top[0].id == drawn));
+			}
+		}
+	}
+	ck_assert_int_eq(b->ops->sample_slot(b, 0, &(struct sample_slot){ 0 }), STATUS_OK);
+	b->ops->destroy(b);
+}
+END_TEST
+
 START_TEST(mistakes_are_named)
 {
+	refused("script a\nlikely\nids 1\n", 2, "begins with a number");
+	refused("script a\nlikely x\nids 1\n", 2, "\"x\"");
+	refused("script a\nlikely 5 1000 5\nids 1\n", 2, "\"1000\"");
+	refused("script a\nlikely 5 10\nids 1\n", 2, "pairs");
+	refused("script a\nlikely 5\nlikely 6\nids 1\n", 3, "one likely");
+	refused("script a\nlikely 5\n", 3, "followed by ids");
+	refused("likely 5\n", 1, "likely");
 	refused("", 1, "");
 	refused("# nothing\n", 2, "script");
 	refused("ids 1\n", 1, "ids");
@@ -100,9 +141,40 @@ START_TEST(mistakes_are_named)
 	refused("script a\ndelay 5\n", 3, "delay");
 	refused("script a\ndelay 5\nscript b\n", 3, "delay");
 	refused("script a\nids 1\nprefill 5\n", 3, "prefill");
+	refused("script a\nids 1\noverlap\n", 3, "overlap");
+	refused("overlap on\n", 1, "overlap");
 	refused("script a\nrepeat 0\n", 3, "ids");
 	refused("script a\nwobble 5\n", 2, "wobble");
 	refused("script aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n", 1, "aaaa");
+}
+END_TEST
+
+/* Two steps may be on their way; each ends a pace after the one before, and its ids come in order. */
+START_TEST(steps_overlap)
+{
+	struct backend   *b = parse("overlap\nscript a\npace 20000\nids 1 2 fault\n");
+	struct batch      batch = { .rows = 1, .sequence_count = 1, .logit_row_count = 1 };
+	struct sample_row row = { .generated = 0 };
+	struct error      error;
+	uint64_t          begin = clock_now_ns();
+	int32_t           ret = 0;
+
+	ck_assert_int_eq(b->ops->overlaps, 1);
+	for (uint64_t i = 0; i < 3; i++) {
+		row.generated = i;
+		ck_assert_int_eq(b->ops->step_begin(b, &batch), STATUS_OK);
+		ck_assert_int_eq(b->ops->sample(b, &row, 1, 1000), i < 2 ? STATUS_OK : STATUS_LIMIT);
+	}
+	ck_assert_int_eq(b->ops->wait(b, &ret, 1, &error), STATUS_OK);
+	ck_assert_uint_ge(clock_now_ns() - begin, 20000000);
+	ck_assert_int_eq(ret, 1);
+	ck_assert_int_eq(b->ops->step_begin(b, &batch), STATUS_OK);
+	ck_assert_int_eq(b->ops->sample(b, &row, 1, 1000), STATUS_OK);
+	ck_assert_int_eq(b->ops->wait(b, &ret, 1, &error), STATUS_OK); /* the fault belongs to the next */
+	ck_assert_int_eq(ret, 2);
+	ck_assert_int_eq(b->ops->wait(b, &ret, 1, &error), STATUS_IO);
+	ck_assert_uint_ge(clock_now_ns() - begin, 60000000);
+	b->ops->destroy(b);
 }
 END_TEST
 
@@ -190,7 +262,8 @@ END_TEST
 /* Whatever the text, it is parsed or refused with a place. */
 START_TEST(mutations)
 {
-	static const char good[] = "prefill 10\nscript a # x\npace 5\nids 1 2 nan\ndelay 3\nids 4 fault\nrepeat 2\neos 9\n";
+	static const char good[] = "prefill 10\nscript a # x\npace 5\nids 1 2 nan\ndelay 3\nlikely 5 1 7\nids 4 fault\n"
+	                           "repeat 2\neos 9\n";
 	unsigned          seed = 3;
 
 	for (int round = 0; round < 20000; round++) {
@@ -240,7 +313,9 @@ int main(void)
 
 	tcase_set_timeout(tcase, 120);
 	tcase_add_test(tcase, which_id_comes_when);
+	tcase_add_test(tcase, likely_ids);
 	tcase_add_test(tcase, mistakes_are_named);
+	tcase_add_test(tcase, steps_overlap);
 	tcase_add_test(tcase, no_eos_in_the_model);
 	tcase_add_test(tcase, pace_is_shared_and_sleeps);
 	tcase_add_test(tcase, a_fault_fails_the_step);

@@ -42,7 +42,8 @@ static const struct safetensors_tensor *find(struct safetensors *file, enum weig
 START_TEST(decoded)
 {
 	struct safetensors              *file = open_data();
-	const struct safetensors_tensor *blocks = find(file, formats[_i], "blocks"), *values = find(file, formats[_i], "values");
+	const struct safetensors_tensor *blocks = find(file, formats[_i], "blocks");
+	const struct safetensors_tensor *values = find(file, formats[_i], "values");
 	const struct weight_desc desc = { .name = "w", .format = formats[_i], .rows = 2, .columns = values->dims[1],
 		.data = blocks->data, .bytes = blocks->bytes };
 	struct backend        *backend;
@@ -56,12 +57,51 @@ START_TEST(decoded)
 		cpu_weight_row(w, r, row);
 		memcpy(expected, (const uint8_t *)values->data + r * sizeof expected, sizeof expected);
 		for (unsigned k = 0; k < 512; k++)
-			ck_assert_msg(row[k] == expected[k], "%s row %u column %u: %.9g is not %.9g", weight_format_name(formats[_i]), r,
-			    k, (double)row[k], (double)expected[k]);
+			ck_assert_msg(row[k] == expected[k], "%s row %u column %u: %.9g is not %.9g",
+			    weight_format_name(formats[_i]), r, k, (double)row[k], (double)expected[k]);
+		weight_read_row(&desc, r, row);
+		ck_assert_msg(memcmp(row, expected, sizeof row) == 0, "%s row %u read from the file", weight_format_name(formats[_i]), r);
 	}
 	backend->ops->weight_free(backend, w);
 	backend->ops->destroy(backend);
 	safetensors_close(file);
+}
+END_TEST
+
+/* A NaN or an infinity anywhere in a block is found where, and only where, decoding gives one. */
+START_TEST(faults_are_those_of_decoding)
+{
+	enum { BLOCKS = 3 };
+	static const uint16_t  halves[] = { 0x7c00, 0xfe01 };
+	uint32_t               columns, bytes, found = 0;
+	struct backend        *backend;
+	struct backend_weight *w;
+	struct error           error;
+
+	ck_assert(weight_format_block(formats[_i], &columns, &bytes));
+	ck_assert_int_eq(cpu_backend_create(1, &backend, &error), STATUS_OK);
+	for (uint32_t at = 0; at + 2 <= bytes; at += 2) {
+		uint8_t             data[2 * BLOCKS * 256] = { 0 };
+		struct weight_desc  desc = { .name = "w", .format = formats[_i], .rows = 2, .columns = (uint64_t)BLOCKS * columns,
+		    .data = data, .bytes = (size_t)2 * BLOCKS * bytes };
+		struct weight_fault fault = { 0 };
+		float               row[BLOCKS * 256];
+		bool                bad = false;
+
+		memcpy(data + (BLOCKS + 1) * bytes + at, &halves[at / 2 % 2], 2); /* row 1, block 1 */
+		ck_assert_msg(backend->ops->weight_load(backend, &desc, 1, &w, &error) == STATUS_OK, "%s", error.message);
+		cpu_weight_row(w, 1, row);
+		for (uint32_t k = 0; k < BLOCKS * columns; k++)
+			bad = bad || !isfinite(row[k]);
+		ck_assert_msg(weight_find_fault(&desc, &fault) == bad, "%s, byte %u", weight_format_name(formats[_i]), at);
+		found += bad;
+		if (bad)
+			ck_assert(fault.row == 1 && fault.column == columns && fault.count == columns && fault.scale &&
+			    fault.nan == (at / 2 % 2 == 1));
+		backend->ops->weight_free(backend, w);
+	}
+	ck_assert(found == 1 || found == 2);
+	backend->ops->destroy(backend);
 }
 END_TEST
 
@@ -96,7 +136,8 @@ static void check_product(struct backend *backend, const struct weight_desc *des
 	ck_assert_int_eq(cpu_linear(cpu, w, NULL, x, desc->columns, ROWS_MAX, y, OUTPUTS), STATUS_OK);
 	for (uint32_t n = 1; n <= FORMAT_ROWS; n++) {
 		for (uint32_t first = 0; first + n <= ROWS_MAX; first++) {
-			ck_assert_int_eq(cpu_linear(cpu, w, NULL, x + first * desc->columns, desc->columns, n, some, OUTPUTS), STATUS_OK);
+			ck_assert_int_eq(cpu_linear(cpu, w, NULL, x + first * desc->columns, desc->columns, n, some, OUTPUTS),
+			    STATUS_OK);
 			ck_assert_msg(memcmp(some, y + first * OUTPUTS, n * OUTPUTS * sizeof *y) == 0, "%s: rows %u…%u",
 			    weight_format_name(desc->format), first, first + n);
 		}
@@ -111,7 +152,8 @@ static void check_product(struct backend *backend, const struct weight_desc *des
 				expected += product;
 				size += fabs(product);
 			}
-			ck_assert_msg(fabs((double)y[r * OUTPUTS + i] - expected) <= 2e-6 * size, "%s, %llu inputs, row %u output %u: "
+			ck_assert_msg(fabs((double)y[r * OUTPUTS + i] - expected) <= 2e-6 * size,
+			    "%s, %llu inputs, row %u output %u: "
 			    "%g is not %g", weight_format_name(desc->format), (unsigned long long)desc->columns, r, i,
 			    (double)y[r * OUTPUTS + i], expected);
 		}
@@ -121,7 +163,8 @@ static void check_product(struct backend *backend, const struct weight_desc *des
 
 START_TEST(products)
 {
-	const struct backend_limits limits = { .rows = ROWS_MAX, .logit_rows = 1, .vocab = 32, .width = INPUTS_MAX, .q_heads = 1,
+	const struct backend_limits limits = { .rows = ROWS_MAX, .logit_rows = 1, .vocab = 32, .width = INPUTS_MAX,
+	    .q_heads = 1,
 		.head_dim = 32 };
 	static float        x[ROWS_MAX * INPUTS_MAX];
 	const uint32_t      widths[] = { 32, 96, 256, INPUTS_MAX };
@@ -130,7 +173,7 @@ START_TEST(products)
 
 	for (unsigned i = 0; i < ROWS_MAX * INPUTS_MAX; i++)
 		x[i] = random_float(&random) * (i % 997 == 0 ? 100 : 1);
-	for (int isa = CPU_ISA_GENERIC; isa <= CPU_ISA_AVX2; isa++) {
+	for (int isa = CPU_ISA_GENERIC; isa < CPU_ISA_COUNT; isa++) {
 		struct backend *backend;
 		struct error    error;
 
@@ -165,6 +208,7 @@ int main(void)
 
 	tcase_set_timeout(tcase, 300);
 	tcase_add_loop_test(tcase, decoded, 0, FORMATS);
+	tcase_add_loop_test(tcase, faults_are_those_of_decoding, 0, FORMATS);
 	tcase_add_loop_test(tcase, products, 0, FORMATS);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);

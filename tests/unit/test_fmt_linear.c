@@ -2,12 +2,14 @@
  *
  * usage: test_fmt_linear [FILE…]
  *
- * Without arguments the committed tests/data/linear.safetensors (made by make_linear.py beside it) is run: a case C is the
- * tensors C.weight or C.qweight …, C.x, C.y and, where the scheme rounds activations, C.y_aq, with its quantization_config
- * as a string of metadata named C.  Files named as arguments hold one case: w.weight …, x, y, y_aq, metadata "scheme".
+ * Without arguments the committed tests/data/linear.safetensors (made by make_linear.py beside it) is run: a case C
+ * is the tensors C.weight or C.qweight …, C.x, C.y and, where the scheme rounds activations, C.y_aq, with its
+ * quantization_config as a string of metadata named C.  Files named as arguments hold one case: w.weight …, x, y,
+ * y_aq, metadata "scheme".
  *
- * For every case, instruction set and kind of input: each output within 1e-6 of the largest of its row; a row's bits are
- * the same alone and among others, of a window of rows the same as those of the whole; windows of columns add up. */
+ * For every case, instruction set and kind of input: each output within 1e-6 of the largest of its row; a row's bits
+ * are the same alone and among others, of a window of rows the same as those of the whole; windows of columns add up.
+ */
 #include "cpu/cpu.h"
 #include "file/hf_config.h"
 #include "file/safetensors.h"
@@ -20,6 +22,10 @@
 #include <string.h>
 
 enum { ROWS_MAX = 16, WIDTH_MAX = 1024, CASES_MAX = 128, NAME_BYTES = 128 };
+
+/* Instruction sets, and the plain C code of what else only processors with VNNI use. */
+enum { INTEGERS = CPU_ISA_COUNT, SETS };
+static const char *set_name(int set) { return set == INTEGERS ? "integers" : cpu_isa_name((enum cpu_isa)set); }
 
 struct test_case {
 	const char *path, *scheme;
@@ -159,7 +165,8 @@ static void check_case(struct run *run, const struct weight_desc *desc)
 			check_column_windows(run, desc);
 	}
 	free(repeated);
-	printf("%-24s %-8s %-6s %.2e\n", run->label, run->isa, desc->input == WEIGHT_INPUT_FLOAT ? "y" : "y_aq", run->worst);
+	printf("%-24s %-8s %-6s %.2e\n", run->label, run->isa, desc->input == WEIGHT_INPUT_FLOAT ? "y" : "y_aq",
+	    run->worst);
 }
 
 /* Reads the layer with or without the checkpoint's rounding of inputs and compares with tensor NAME. */
@@ -172,7 +179,7 @@ static int check_kind(const struct test_case *c, bool rounded, struct backend *b
 	struct weight_desc              desc;
 	struct error                    error;
 	char                            text[4096], name[NAME_BYTES + 8];
-	struct run  run = { .backend = backend, .isa = isa, .label = strcmp(c->layer, "w") ? c->layer : strrchr(c->path, '/') };
+	struct run  run = { .backend = backend, .isa = isa, .label = strcmp(c->layer, "w") ? c->layer : c->path };
 	float      *xs = NULL, *ys = NULL;
 	enum status status = checkpoint_open(c->path, &checkpoint, &error);
 
@@ -208,13 +215,45 @@ done:
 	return run.failures;
 }
 
+/* A weight that is not a number makes its output one, and no other; a row of zeros stays zero when inputs are
+ * rounded. */
+static int check_nan(struct backend *backend, const char *isa)
+{
+	enum { OUTPUTS = 40, INPUTS = 96, BAD = 33 };
+	static uint8_t     values[OUTPUTS * INPUTS];
+	static float       x[2 * INPUTS], y[2 * OUTPUTS];
+	const float        scales[3] = { 1, 2, 4 };
+	struct run         run = { .backend = backend, .isa = isa, .label = "NaN", .x = x, .rows = 2, .inputs = INPUTS,
+	    .outputs = OUTPUTS };
+	struct weight_desc desc = { .name = "w", .format = WEIGHT_F8_E4M3, .rows = OUTPUTS, .columns = INPUTS,
+	    .data = values,
+		.bytes = sizeof values, .scales = { .data = scales, .bytes = sizeof scales, .block_columns = 32,
+		    .row_blocks = 1,
+		.column_blocks = 3 }, .input = WEIGHT_INPUT_F8_GROUP };
+
+	memset(values, 0x38, sizeof values); /* 1 */
+	values[BAD * INPUTS + 70] = 0xff;
+	for (int k = 0; k < INPUTS; k++)
+		x[k] = 1;
+	if (!multiply(&run, &desc, x, 2, y))
+		return run.failures;
+	for (int i = 0; i < OUTPUTS; i++) {
+		if (i == BAD ? !isnan(y[i]) : fabsf(y[i] - 32 * 7) > 1e-3f || y[OUTPUTS + i] != 0) {
+			printf("FAIL NaN %s: output %d is %g and %g\n", isa, i, (double)y[i], (double)y[OUTPUTS + i]);
+			run.failures++;
+		}
+	}
+	return run.failures;
+}
+
 /* Cases of a file; 0 when it cannot be read. */
 static unsigned find_cases(const char *path, struct safetensors *file, struct test_case *ret)
 {
 	unsigned count = 0;
 
 	if (safetensors_find(file, "x")) {
-		ret[0] = (struct test_case){ .path = path, .scheme = safetensors_metadata(file, "scheme"), .layer = "w", .x = "x",
+		ret[0] = (struct test_case){ .path = path, .scheme = safetensors_metadata(file, "scheme"), .layer = "w",
+		    .x = "x",
 			.y = "y", .y_aq = "y_aq" };
 		return ret[0].scheme != NULL;
 	}
@@ -254,36 +293,46 @@ static int check_file(const char *path, struct backend *const *backends)
 		failures++;
 	}
 	for (unsigned i = 0; i < count; i++)
-		for (int isa = 0; isa < 2 && backends[isa]; isa++)
+		for (int set = 0; set < SETS; set++)
 			for (int rounded = 0; rounded < 2; rounded++)
-				failures += check_kind(&cases[i], rounded, backends[isa], isa ? "avx2" : "generic");
+				failures += backends[set] ? check_kind(&cases[i], rounded, backends[set], set_name(set)) : 0;
 	safetensors_close(file);
 	return failures;
 }
 
 int main(int argc, char **argv)
 {
-	const struct backend_limits limits = { .rows = ROWS_MAX, .logit_rows = 1, .vocab = 32, .width = WIDTH_MAX, .q_heads = 1,
+	const struct backend_limits limits = { .rows = ROWS_MAX, .logit_rows = 1, .vocab = 32, .width = WIDTH_MAX,
+	    .q_heads = 1,
 		.head_dim = 32 };
 	const char     *top = getenv("abs_top_srcdir");
-	struct backend *backends[2] = { NULL, NULL };
+	struct backend *backends[SETS] = { NULL };
 	struct error    error;
 	char            path[4096];
 	int             failures = 0;
 
-	if (cpu_backend_create_isa(2, CPU_ISA_GENERIC, &backends[0], &error))
-		return 1;
-	if (cpu_backend_create_isa(2, CPU_ISA_AVX2, &backends[1], &error))
-		printf("only generic kernels: %s\n", error.message);
-	for (int i = 0; i < 2 && backends[i]; i++)
-		failures += backends[i]->ops->scratch_alloc(backends[i], &limits, &error) != STATUS_OK;
+	for (int i = CPU_ISA_GENERIC; i < SETS; i++) {
+		enum cpu_isa isa = i == INTEGERS ? CPU_ISA_GENERIC : (enum cpu_isa)i;
+
+		if (!cpu_isa_available(isa)) {
+			printf("without %s kernels: this processor has not all they need\n", set_name(i));
+			continue;
+		}
+		if (cpu_backend_create_isa(2, isa, &backends[i], &error) ||
+		    backends[i]->ops->scratch_alloc(backends[i], &limits, &error))
+			return 1;
+		if (i == INTEGERS)
+			((struct cpu_backend *)backends[i])->integers = true;
+		failures += check_nan(backends[i], set_name(i));
+	}
 	snprintf(path, sizeof path, "%s/tests/data/linear.safetensors", top ? top : ".");
 	if (argc < 2)
 		failures += check_file(path, backends);
 	for (int i = 1; i < argc; i++)
 		failures += check_file(argv[i], backends);
-	for (int i = 0; i < 2 && backends[i]; i++)
-		backends[i]->ops->destroy(backends[i]);
+	for (int i = 0; i < SETS; i++)
+		if (backends[i])
+			backends[i]->ops->destroy(backends[i]);
 	printf("%d failures\n", failures);
 	return failures != 0;
 }

@@ -62,8 +62,27 @@ START_TEST(answers_to_reserve)
 	played_welcome(w);
 	client_ask(w, &c, "");
 	job_expect_reserve(w, &job);
-	job_reply(w, &job, LANE_REPLY_REJECT, 17);
+	job_reply(w, &job, LANE_REPLY_REJECT, LANE_REJECTION(STATUS_FULL, 17));
 	client_expect(&c, "Status: 429", "Retry-After: 17\r\n");
+
+	/* The reason has words and a code of its own. */
+	static const struct {
+		enum status status;
+		const char *line, *code;
+	} reasons[] = {
+		{ STATUS_KEY_REQUESTS, "Status: 429", "\"key_requests_exceeded\"" },
+		{ STATUS_KEY_TOKENS, "Status: 429", "\"key_tokens_exceeded\"" },
+		{ STATUS_QUEUE_TOKENS, "Status: 429", "\"overloaded\"" },
+		{ STATUS_UNAVAILABLE, "Status: 503", "\"unavailable\"" },
+	};
+	for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+		client_ask(w, &c, ",\"priority\":7,\"timeout\":5000");
+		job_expect_reserve(w, &job);
+		ck_assert_int_eq(w->record.reserve.priority, 7);
+		ck_assert_uint_eq(w->record.reserve.choices, 1);
+		job_reply(w, &job, LANE_REPLY_REJECT, LANE_REJECTION(reasons[i].status, 3));
+		client_expect(&c, reasons[i].line, reasons[i].code);
+	}
 
 	client_ask(w, &c, "");
 	job_expect_reserve(w, &job);
@@ -74,6 +93,38 @@ START_TEST(answers_to_reserve)
 	job_expect_submit(w, &job);
 	job_send_end(w, &job, WIRE_FINISH_ERROR, STATUS_CONTEXT_LENGTH); /* before the prompt was read */
 	client_expect(&c, "Status: 400", "context_length_exceeded");
+	world_await_counter(w, COUNTER_GENERATING, 0);
+	world_close(w);
+}
+END_TEST
+
+/* The client's deadline: in the SUBMIT, and kept by the front itself as long as there is none. */
+START_TEST(deadline)
+{
+	struct world *w = &world;
+	struct client c;
+	struct job    job;
+	uint64_t      before = clock_now_ns();
+
+	world_open(w, small);
+	played_start(w);
+	played_welcome(w);
+	client_ask(w, &c, ",\"timeout\":3600,\"priority\":-3");
+	job_expect_reserve(w, &job);
+	job_reply(w, &job, LANE_REPLY_ACCEPT, 0);
+	job_expect_submit(w, &job);
+	ck_assert_uint_gt(w->record.submit.deadline_ns, before + 3600 * CLOCK_NS_PER_S);
+	ck_assert_uint_lt(w->record.submit.deadline_ns, clock_now_ns() + 3600 * CLOCK_NS_PER_S);
+	ck_assert_int_eq(w->record.submit.priority, -3);
+	job_expect_prompt(w, &job);
+	job_send_end(w, &job, WIRE_FINISH_ERROR, STATUS_TIMEOUT);
+	client_expect(&c, "Status: 504", "\"timeout\"");
+
+	free(job.prompt);
+
+	client_ask(w, &c, ",\"timeout\":0.05"); /* no reply: nobody but the front can end it */
+	job_expect_reserve(w, &job);
+	client_expect(&c, "Status: 504", "nothing was generated");
 	world_await_counter(w, COUNTER_GENERATING, 0);
 	world_close(w);
 }
@@ -574,6 +625,7 @@ int main(void)
 	tcase_set_timeout(tcase, 2 * WORLD_DEADLINE_S);
 	tcase_add_test(tcase, streams_and_credit);
 	tcase_add_test(tcase, answers_to_reserve);
+	tcase_add_test(tcase, deadline);
 	tcase_add_test(tcase, foreign_events_are_dropped);
 	tcase_add_test(tcase, broken_rules);
 	tcase_add_test(tcase, credit_overrun);

@@ -349,7 +349,7 @@ START_TEST(slots)
 	lane_front_consumed(&e.front, 2, 4000000000u);
 	ck_assert_uint_eq(lane_batcher_consumed(&e.batcher, 2, 1), 4000000000u);
 	ck_assert_uint_eq(lane_batcher_consumed(&e.batcher, 2, 2), 0);
-	lane_front_stop(&e.front, 2, 123);
+	lane_front_stop(&e.front, 2, 0, 123);
 	word = lane_batcher_control(&e.batcher, 2);
 	ck_assert_uint_eq(lane_control_generation(word), 1);
 	ck_assert_uint_eq(lane_control_flags(word), LANE_CONTROL_STOP);
@@ -358,9 +358,18 @@ START_TEST(slots)
 	word = lane_batcher_control(&e.batcher, 2);
 	ck_assert_uint_eq(lane_control_flags(word), LANE_CONTROL_STOP | LANE_CONTROL_CANCEL);
 	ck_assert_uint_eq(lane_control_keep(word), 123);
+	/* Further choices have words of their own, which end with the generation. */
+	uint32_t keep = 7;
+	ck_assert(!lane_batcher_stop(&e.batcher, 2, 1, 3, &keep));
+	lane_front_stop(&e.front, 2, 3, 45);
+	lane_front_stop(&e.front, 2, LANE_CHOICES_MAX, 1); /* nothing */
+	ck_assert(!lane_batcher_stop(&e.batcher, 2, 1, 2, &keep) && !lane_batcher_stop(&e.batcher, 1, 1, 3, &keep));
+	ck_assert(!lane_batcher_stop(&e.batcher, 2, 2, 3, &keep) && !lane_batcher_stop(&e.batcher, 2, 1, 0, &keep));
+	ck_assert(!lane_batcher_stop(&e.batcher, LANE_SLOTS_MAX, 1, 3, &keep) && keep == 7);
+	ck_assert(lane_batcher_stop(&e.batcher, 2, 1, 3, &keep) && keep == 45);
 	/* A number that does not fit its bits must not reach into the flags. */
 	ck_assert_uint_eq(lane_front_open_slot(&e.front, 2), 2);
-	lane_front_stop(&e.front, 2, UINT32_MAX);
+	lane_front_stop(&e.front, 2, 0, UINT32_MAX);
 	word = lane_batcher_control(&e.batcher, 2);
 	ck_assert_uint_eq(lane_control_generation(word), 2);
 	ck_assert_uint_eq(lane_control_flags(word), LANE_CONTROL_STOP);

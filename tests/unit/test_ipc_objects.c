@@ -1,6 +1,7 @@
 /* Unit tests of src/ipc: named objects, doorbell, header, metrics. */
 #include "base/clock.h"
 #include "ipc/doorbell.h"
+#include "ipc/blackbox.h"
 #include "ipc/header.h"
 #include "ipc/metrics.h"
 
@@ -534,7 +535,8 @@ START_TEST(metrics_rows)
 		ck_assert(strcmp(metrics_kind(id), "counter") == 0 || strcmp(metrics_kind(id), "gauge") == 0);
 		ck_assert_uint_gt(strlen(metrics_help(id)), 0);
 		for (enum metric other = 0; other < id; other++)
-			ck_assert_str_ne(metrics_name(id), metrics_name(other));
+			ck_assert_msg(strcmp(metrics_id(id), metrics_id(other)) && (strcmp(metrics_name(id), metrics_name(other)) ||
+			                  strcmp(metrics_labels(id), metrics_labels(other))), "%s", metrics_id(id));
 	}
 	metrics_add(&metrics, METRIC_requests_total, 3);
 	metrics_add(&metrics, METRIC_requests_total, 4);
@@ -543,6 +545,133 @@ START_TEST(metrics_rows)
 	ck_assert_uint_eq(metrics_get(&reader, METRIC_lanes_attached), 9);
 	metrics_close(&reader);
 	metrics_close(&metrics);
+}
+END_TEST
+
+/* Every bucket takes what belongs to it, edges included; quantiles lie between the edges; readings subtract. */
+START_TEST(histograms)
+{
+	const enum histogram   id = HISTOGRAM_time_to_first_token_seconds;
+	struct metrics_reading before, after, change;
+	struct metrics         metrics;
+	struct error           error;
+
+	ck_assert_int_eq(metrics_create(instance, -1, &metrics, &error), STATUS_OK);
+	for (enum histogram h = 0; h < HISTOGRAM_COUNT; h++) {
+		const struct metrics_buckets *buckets = metrics_histogram_buckets(h);
+		uint64_t                      sum = 0;
+
+		ck_assert(buckets->edge_count > 0 && buckets->edge_count <= METRICS_EDGES_MAX && buckets->divisor > 0);
+		metrics_read(&metrics, h, &before);
+		for (uint32_t i = 0; i < buckets->edge_count; i++) {
+			ck_assert(i == 0 || buckets->edges[i] > buckets->edges[i - 1]);
+			metrics_observe(&metrics, h, buckets->edges[i]);
+			metrics_observe(&metrics, h, buckets->edges[i] + 1);
+			sum += 2 * buckets->edges[i] + 1;
+		}
+		metrics_observe(&metrics, h, 0);
+		metrics_read(&metrics, h, &after);
+		metrics_since(&before, &after, &change);
+		ck_assert_uint_eq(change.total, 2 * buckets->edge_count + 1);
+		ck_assert_uint_eq(change.sum, sum);
+		ck_assert_uint_eq(change.counts[buckets->edge_count], 1);
+		ck_assert_uint_ge(change.counts[0], 2);
+	}
+	metrics_read(&metrics, id, &before);
+	metrics_since(&before, &before, &change);
+	ck_assert(metrics_quantile(id, &change, 0.5) == 0);
+	for (int i = 0; i < 100; i++)
+		metrics_observe(&metrics, id, i < 90 ? 15000000 : 300000000); /* 15 ms, 300 ms */
+	metrics_read(&metrics, id, &after);
+	metrics_since(&before, &after, &change);
+	ck_assert(metrics_quantile(id, &change, 0.5) > 0.01 && metrics_quantile(id, &change, 0.5) < 0.02);
+	ck_assert(metrics_quantile(id, &change, 0.99) > 0.25 && metrics_quantile(id, &change, 0.99) < 0.5);
+	metrics_close(&metrics);
+}
+END_TEST
+
+/* The ring of plans: the newest are there, the overwritten and half-written are not, times arrive in order past plans that
+ * launched nothing; a predecessor's object is kept, a good end leaves none. */
+START_TEST(black_box)
+{
+	struct blackbox      box, reader;
+	struct blackbox_plan plan = { .rows = 1, .sequences = 1, .item_count = 1, .items = { { .request = 5, .rows = 1 } } };
+	struct error         error;
+	uint64_t             step_ns;
+
+	ck_assert_int_eq(blackbox_open(instance, false, &reader, &error), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(blackbox_create(instance, -1, &box, &error), STATUS_OK);
+	ck_assert_int_eq(blackbox_open(instance, false, &reader, &error), STATUS_OK);
+	ck_assert(!blackbox_read(&reader, 0, &plan, &step_ns));
+	for (uint32_t n = 0; n < BLACKBOX_PLANS + 10; n++) {
+		plan = (struct blackbox_plan){ .rows = n, .item_count = 1, .items = { { .request = n } } };
+		blackbox_write(&box, &plan, n % 3 != 0);
+		if (n % 3)
+			blackbox_finish(&box, 1000 + n);
+	}
+	ck_assert_uint_eq(atomic_load(&reader.shared->count), BLACKBOX_PLANS + 10);
+	ck_assert(!blackbox_read(&reader, 9, &plan, &step_ns));
+	ck_assert(!blackbox_read(&reader, BLACKBOX_PLANS + 10, &plan, &step_ns));
+	for (uint32_t n = 10; n < BLACKBOX_PLANS + 10; n++) {
+		ck_assert(blackbox_read(&reader, n, &plan, &step_ns));
+		ck_assert(plan.rows == n && plan.items[0].request == n && step_ns == (n % 3 ? 1000 + n : 0));
+	}
+	/* Two under way, and one that launches nothing between them. */
+	blackbox_write(&box, &plan, true);
+	blackbox_write(&box, &plan, false);
+	blackbox_write(&box, &plan, true);
+	blackbox_finish(&box, 1);
+	blackbox_finish(&box, 2);
+	blackbox_finish(&box, 3); /* nothing is under way any more */
+	for (uint64_t n = 0; n < 3; n++) {
+		static const uint64_t times[] = { 1, 0, 2 };
+		ck_assert(blackbox_read(&reader, BLACKBOX_PLANS + 10 + n, &plan, &step_ns));
+		ck_assert_uint_eq(step_ns, times[n]);
+	}
+	/* Died in the middle of writing. */
+	atomic_fetch_sub(&box.shared->entries[12].turn, 1);
+	ck_assert(!blackbox_read(&reader, BLACKBOX_PLANS + 12, &plan, &step_ns));
+	ck_assert(blackbox_read(&reader, BLACKBOX_PLANS + 11, &plan, &step_ns));
+	blackbox_close(&reader);
+	blackbox_leave(&box); /* as death does */
+
+	ck_assert_int_eq(blackbox_create(instance, -1, &box, &error), STATUS_OK);
+	ck_assert_int_eq(blackbox_open(instance, true, &reader, &error), STATUS_OK);
+	ck_assert(blackbox_read(&reader, BLACKBOX_PLANS + 11, &plan, &step_ns));
+	blackbox_close(&reader);
+	blackbox_close(&box);
+	ck_assert_int_eq(blackbox_open(instance, false, &reader, &error), STATUS_UNAVAILABLE);
+	ck_assert_int_eq(blackbox_open(instance, true, &reader, &error), STATUS_OK);
+	blackbox_leave(&reader);
+	char previous[OBJECT_NAME_MAX];
+	snprintf(previous, sizeof previous, "/penstock.%s.blackbox.prev", instance);
+	object_unlink(previous);
+}
+END_TEST
+
+START_TEST(groups_are_counted)
+{
+	struct census_shared shared = { 0 };
+	struct census        census, read;
+
+	census_read(&shared, &read);
+	ck_assert_uint_eq(read.count, 0);
+	for (int round = 1; round < 4; round++) {
+		memset(&census, 0, sizeof census);
+		for (uint32_t i = 0; i < CENSUS_GROUPS + 6; i++)
+			for (int times = 0; times < round; times++)
+				census_count(&census, i / 2, (int32_t)(i % 2), times > 0);
+		census_write(&shared, &census);
+		census_read(&shared, &read);
+		ck_assert_uint_eq(read.count, CENSUS_GROUPS);
+		ck_assert_uint_eq(read.waiting, 6);
+		ck_assert_uint_eq(read.running, 6 * ((uint32_t)round - 1));
+		ck_assert(read.groups[3].key == 1 && read.groups[3].priority == 1 && read.groups[3].waiting == 1);
+		ck_assert_uint_eq(read.groups[3].running, (uint32_t)round - 1);
+	}
+	atomic_store(&shared.turn, 7); /* a writer that died */
+	census_read(&shared, &read);
+	ck_assert_uint_eq(read.count, 0);
 }
 END_TEST
 
@@ -573,6 +702,9 @@ int main(void)
 	tcase_add_test(tcase, alive);
 	tcase_add_test(tcase, readers_cannot_write);
 	tcase_add_test(tcase, metrics_rows);
+	tcase_add_test(tcase, histograms);
+	tcase_add_test(tcase, black_box);
+	tcase_add_test(tcase, groups_are_counted);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);
 	srunner_free(runner);

@@ -351,6 +351,23 @@ START_TEST(shapes_of_records)
 		copy[0].header.bytes = (uint32_t)bytes;
 		ck_assert_int_eq(wire_check_record(copy, bytes, 4), bytes == sizeof submit ? STATUS_OK : STATUS_INVALID);
 	}
+	{
+		struct {
+			struct wire_list fixed;
+			int32_t          words[4];
+		} list = { .fixed = { .header = { sizeof list, WIRE_LIST, 0 }, .generation = 1, .slot = 3, .count = 4 } };
+
+		ck_assert_int_eq(wire_check_record(&list, sizeof list, 4), STATUS_OK);
+		ck_assert_int_eq(wire_check_event(&list, sizeof list, 4), STATUS_INVALID);
+		list.fixed.kind = WIRE_LIST_COUNT;
+		ck_assert_int_eq(wire_check_record(&list, sizeof list, 4), STATUS_INVALID);
+		list.fixed.kind = 0;
+		list.fixed.count = 3;
+		ck_assert_int_eq(wire_check_record(&list, sizeof list, 4), STATUS_INVALID);
+		list.fixed.count = 4;
+		list.fixed.reserved = 1;
+		ck_assert_int_eq(wire_check_record(&list, sizeof list, 4), STATUS_INVALID);
+	}
 	submit.flags = WIRE_FLAG_ALL + 1;
 	ck_assert_int_eq(wire_check_record(&submit, sizeof submit, 4), STATUS_INVALID);
 	submit.flags = 0;
@@ -389,6 +406,20 @@ START_TEST(shapes_of_events)
 	token.fixed.count++;
 	token.fixed.header.bytes += 4;
 	ck_assert_int_eq(wire_check_event(&token, WIRE_EVENT_MAX + 4, 1), STATUS_INVALID);
+	/* With log probabilities every token has more words. */
+	for (unsigned logprobs = 0; logprobs <= WIRE_TOP_MAX + 2; logprobs++) {
+		for (unsigned count = 0; count <= WIRE_EVENT_IDS_MAX + 1; count++) {
+			for (unsigned words = 1; words <= WIRE_EVENT_IDS_MAX; words++) {
+				bool fits = count > 0 && logprobs <= WIRE_TOP_MAX + 1 && words == count * (logprobs ? 2 * logprobs : 1);
+
+				token.fixed.logprobs = (uint16_t)logprobs;
+				token.fixed.count = (uint16_t)count;
+				token.fixed.header.bytes = (uint32_t)sizeof token.fixed + words * 4;
+				if ((wire_check_event(&token, token.fixed.header.bytes, 1) == STATUS_OK) != fits)
+					ck_abort_msg("%u tokens with %u logprobs in %u words", count, logprobs, words);
+			}
+		}
+	}
 	ck_assert_int_eq(wire_check_event(&end, sizeof end, 1), STATUS_OK);
 	end.finish = WIRE_FINISH_COUNT;
 	ck_assert_int_eq(wire_check_event(&end, sizeof end, 1), STATUS_INVALID);

@@ -403,7 +403,7 @@ static char *tiny_path(const char *name)
 }
 
 static const struct { enum cpu_isa isa; unsigned threads; } variants[] = { { CPU_ISA_GENERIC, 1 }, { CPU_ISA_AVX2, 1 },
-    { CPU_ISA_AVX2, 3 } };
+    { CPU_ISA_AVX2, 3 }, { CPU_ISA_AVX512, 1 }, { CPU_ISA_AVX512, 3 } };
 
 static bool open_tiny(struct gguf **ret_gguf, struct runner *runner, struct runner_options options, int variant)
 {
@@ -554,7 +554,7 @@ START_TEST(tiny_bits)
 		struct runner runner;
 		struct gguf  *gguf;
 
-		if (!open_tiny(&gguf, &runner, options, _i ? ways[i].variant : 0))
+		if (!open_tiny(&gguf, &runner, options, _i ? ways[i].variant + 2 * (_i - 1) : 0))
 			continue;
 		run_way(&runner, (const int32_t(*)[TOKENS])prompts, ways[i].step, ways[i].together, have_first ? other : first);
 		if (have_first)
@@ -596,13 +596,13 @@ int main(void)
 	SRunner *runner = srunner_create(suite);
 	int      failed;
 
-	tcase_set_timeout(tcase, 300);
+	tcase_set_timeout(tcase, 900);
 	tcase_add_test(tcase, numbers);
 	tcase_add_test(tcase, keys_refused);
 	tcase_add_test(tcase, tensors_refused);
 	tcase_add_test(tcase, frequencies);
-	tcase_add_loop_test(tcase, tiny_reference, 0, 3);
-	tcase_add_loop_test(tcase, tiny_bits, 0, 2);
+	tcase_add_loop_test(tcase, tiny_reference, 0, 5);
+	tcase_add_loop_test(tcase, tiny_bits, 0, 3);
 	tcase_add_test(tcase, plan);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);

@@ -21,6 +21,24 @@ START_TEST(plugin_enters)
 }
 END_TEST
 
+START_TEST(plugin_refuses_words)
+{
+	static const struct plugin_options wrong[] = { { "", "", "fast" }, { "", "float8", "auto" } };
+	static const char *const           says[] = { "kernels fast: auto, library, own or portable", "dtype float8" };
+	struct plugin                     *plugin = NULL;
+	struct backend                    *backend = NULL;
+	struct error                       error;
+
+	ck_assert_msg(plugin_open(PLUGIN_PATH, &plugin, &error) == STATUS_OK, "%s", error.message);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		ck_assert_int_eq(plugin_entry_of(plugin)->create(&wrong[i], &backend, &error), STATUS_INVALID);
+		ck_assert_msg(strstr(error.message, says[i]) != NULL, "%s", error.message);
+		ck_assert_ptr_null(backend);
+	}
+	plugin_close(plugin);
+}
+END_TEST
+
 START_TEST(plugin_refuses)
 {
 	struct plugin *plugin = NULL;
@@ -41,6 +59,7 @@ int main(void)
 	int      failed;
 
 	tcase_add_test(tcase, plugin_enters);
+	tcase_add_test(tcase, plugin_refuses_words);
 	tcase_add_test(tcase, plugin_refuses);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);

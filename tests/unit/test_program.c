@@ -9,7 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static const struct program program = { "penstock-test", "Tests.", "/nonexistent/penstock.conf", "1.0", true };
+static const struct program program = { .name = "penstock-test", .summary = "Tests.",
+	.default_conf = "/nonexistent/penstock.conf", .version = "1.0", .loads_model = true, .takes_listen_fd = true };
 
 /* Starts with "--config FILE" (a file that holds TEXT) and the arguments given, NULL at the end. */
 static enum program_action start(const char *text, struct conf *ret, int *ret_fd, const char *const *arguments)
@@ -48,6 +49,9 @@ START_TEST(sets_go_over_the_file)
 	ck_assert_int_eq(fd, -1);
 	ck_assert_int_eq(start("", &conf, &fd, ARGUMENTS("--listen-fd", "12")), PROGRAM_RUN);
 	ck_assert_int_eq(fd, 12);
+	ck_assert(!conf.model_check_weights);
+	ck_assert_int_eq(start("", &conf, &fd, ARGUMENTS("--check-weights")), PROGRAM_RUN);
+	ck_assert(conf.model_check_weights);
 }
 END_TEST
 

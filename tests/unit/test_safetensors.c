@@ -291,6 +291,47 @@ START_TEST(writes_what_it_reads)
 }
 END_TEST
 
+/* Tensor by tensor: nothing is there before the end, and nothing is left of what was abandoned. */
+START_TEST(write_by_tensor)
+{
+	static const uint8_t     values[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+	struct safetensors_item  items[] = { { .name = "a", .dtype = SAFETENSORS_U8, .n_dims = 1, .dims = { 8 } },
+		{ .name = "b", .dtype = SAFETENSORS_I32, .n_dims = 2, .dims = { 1, 2 } } };
+	char                       path[] = "/tmp/penstock-test-XXXXXX", file_path[64], new_path[80];
+	struct safetensors_writer *writer = NULL;
+	struct safetensors        *file = NULL;
+	struct error               error;
+
+	ck_assert(mkdtemp(path) != NULL);
+	snprintf(file_path, sizeof file_path, "%s/file", path);
+	snprintf(new_path, sizeof new_path, "%s.new", file_path);
+	for (unsigned end = 0; end < 4; end++) {
+		ck_assert_msg(!safetensors_writer_open(file_path, items, 2, &writer, &error), "%s", error.message);
+		ck_assert_int_eq(access(new_path, F_OK), 0);
+		ck_assert_int_eq(safetensors_writer_add(writer, values, 7, &error), STATUS_INTERNAL);
+		ck_assert_int_eq(safetensors_writer_add(writer, values, 8, &error), STATUS_OK);
+		if (end == 1)
+			safetensors_writer_abandon(writer);
+		else if (end == 2) { /* one is missing */
+			ck_assert_int_eq(safetensors_writer_close(writer, &error), STATUS_INTERNAL);
+			ck_assert(strstr(error.message, "1 of 2 items were written") != NULL);
+		} else {
+			ck_assert_int_eq(safetensors_writer_add(writer, values, 8, &error), STATUS_OK);
+			ck_assert_int_eq(safetensors_writer_add(writer, values, 0, &error), STATUS_INTERNAL);
+			ck_assert_int_eq(access(file_path, F_OK), end == 0 ? -1 : 0);
+			ck_assert_int_eq(safetensors_writer_close(writer, &error), STATUS_OK);
+		}
+		ck_assert_int_eq(access(new_path, F_OK), -1);
+		ck_assert_msg(!safetensors_open(file_path, &file, &error), "%s", error.message);
+		ck_assert_mem_eq(safetensors_find(file, "b")->data, values, 8);
+		safetensors_close(file);
+	}
+	safetensors_writer_abandon(NULL);
+	remove(file_path);
+	rmdir(path);
+}
+END_TEST
+
 int main(void)
 {
 	Suite   *suite = suite_create("safetensors");
@@ -307,6 +348,7 @@ int main(void)
 	tcase_add_test(tcase, limits_of_names);
 	tcase_add_test(tcase, open_names_the_file);
 	tcase_add_test(tcase, writes_what_it_reads);
+	tcase_add_test(tcase, write_by_tensor);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_NORMAL);
 	failed = srunner_ntests_failed(runner);

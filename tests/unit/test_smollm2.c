@@ -16,7 +16,7 @@ int main(void)
 		printf("PENSTOCK_TEST_MODEL is not set\n");
 		return 77;
 	}
-	if (model_load(&model, path, &error) || chat_template_from_gguf(model.gguf, &chat, &error)) {
+	if (model_load(&model, path, &error) || chat_template_from_gguf(model.gguf, NULL, &chat, &error)) {
 		printf("%s\n", error.message);
 		return 1;
 	}

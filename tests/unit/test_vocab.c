@@ -167,7 +167,7 @@ END_TEST
 
 static char long_token[70000], long_special[300];
 
-static void model(struct recipe *r) { r->model = "llama"; }
+static void model(struct recipe *r) { r->model = "rwkv"; }
 static void no_tokens(struct recipe *r) { r->count = r->type_count = 0; r->bos = r->eos = -1; }
 static void few_types(struct recipe *r) { r->type_count = 8; }
 static void byte_type(struct recipe *r) { r->types[1] = 6; }
@@ -186,7 +186,7 @@ static const struct refused {
 	void (*change)(struct recipe *recipe);
 	const char *words;
 } refused[] = {
-	{ model, "tokenizer.ggml.model is \"llama\"" }, { no_tokens, "tokenizer.ggml.tokens has 0 elements" },
+	{ model, "tokenizer.ggml.model is \"rwkv\"" }, { no_tokens, "tokenizer.ggml.tokens has 0 elements" },
 	{ few_types, "\"tokenizer.ggml.token_type\" has 8 elements, expected are 9" },
 	{ byte_type, "token 1 \"a\" has type 6" }, { odd_type, "has type -7" },
 	{ twice, "special tokens 0 and 8 are both spelled \"<s>\"" }, { twice_mixed, "special tokens 0 and 5 are both" },

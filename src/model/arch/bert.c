@@ -18,7 +18,7 @@ enum { EMBEDDING, POSITIONS, TYPES, EMBEDDING_NORM, EMBEDDING_NORM_BIAS, QKV, QK
     OUTPUT_NORM_BIAS, WEIGHT_COUNT };
 
 const struct model_weight bert_weights[WEIGHT_COUNT] = {
-	[EMBEDDING] = { { { "embeddings.word_embeddings.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW },
+	[EMBEDDING] = { { { "embeddings.word_embeddings.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_REPLICATED },
 	[POSITIONS] = { { { "embeddings.position_embeddings.weight", "position_embd.weight", DIM_POSITIONS } }, DIM_WIDTH,
 	    SHARD_REPLICATED },
 	[TYPES] = { { { "embeddings.token_type_embeddings.weight", "token_types.weight", DIM_TYPES } }, DIM_WIDTH,
@@ -168,10 +168,12 @@ enum status bert_forward(struct model *model, const struct batch *batch)
 		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, 0, model->heads, NULL)) ||
 		    (status = op->attention_full(b, &a[QKV_ROWS], 0, 0, model->heads, scale, &a[ATTENDED])) ||
 		    (status = op->linear(b, W(ATTENTION_OUTPUT), W(ATTENTION_OUTPUT_BIAS), &a[ATTENDED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])) ||
 		    (status = op->layer_norm(b, &a[X], &a[DELTA], W(ATTENTION_NORM), W(ATTENTION_NORM_BIAS), eps, &a[X])) ||
 		    (status = op->linear(b, W(UP), W(UP_BIAS), &a[X], &a[WIDE])) ||
 		    (status = op->gelu(b, &a[WIDE])) ||
 		    (status = op->linear(b, W(DOWN), W(DOWN_BIAS), &a[WIDE], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])) ||
 		    (status = op->layer_norm(b, &a[X], &a[DELTA], W(OUTPUT_NORM), W(OUTPUT_NORM_BIAS), eps, &a[X])))
 			return status;
 #undef W

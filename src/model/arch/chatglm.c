@@ -19,7 +19,7 @@ enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, ATTENTION_
 
 static const struct model_weight weights[WEIGHT_COUNT] = {
 	[EMBEDDING] = { { { "transformer.embedding.word_embeddings.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH,
-	    SHARD_ROW },
+	    SHARD_REPLICATED },
 	[OUTPUT_NORM] = { { { "transformer.encoder.final_layernorm.weight", "output_norm.weight", DIM_WIDTH } }, DIM_ONE,
 	    SHARD_REPLICATED },
 	[OUTPUT] = { { { "transformer.output_layer.weight", "output.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW,
@@ -119,10 +119,11 @@ static enum status forward(struct model *model, const struct batch *batch)
 		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, layer, model->heads, &model->rope.desc)) ||
 		    (status = op->attention(b, &a[QKV_ROWS], 0, layer, model->heads, scale, &a[ATTENDED])) ||
 		    (status = op->linear(b, W(ATTENTION_OUTPUT), NULL, &a[ATTENDED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])) ||
 		    (status = op->rms_norm(b, &a[X], &a[DELTA], W(FFN_NORM), model->eps, &a[HIDDEN])) ||
-		    (status = op->linear(b, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED])) ||
-		    (status = op->silu_gate(b, &a[GATED], &a[ACTIVATED])) ||
-		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])))
+		    (status = model_gate(model, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED], &a[ACTIVATED])) ||
+		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])))
 			return status;
 #undef W
 	}

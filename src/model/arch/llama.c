@@ -18,7 +18,7 @@ enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, ATTENTION_
     GATE_UP, GATE_UP_BIAS, DOWN, DOWN_BIAS, WEIGHT_COUNT };
 
 static const struct model_weight weights[WEIGHT_COUNT] = {
-	[EMBEDDING] = { { { "model.embed_tokens.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW },
+	[EMBEDDING] = { { { "model.embed_tokens.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_REPLICATED },
 	[OUTPUT_NORM] = { { { "model.norm.weight", "output_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED },
 	[OUTPUT] = { { { "lm_head.weight", "output.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, .optional = true },
 
@@ -46,11 +46,6 @@ static const struct model_weight weights[WEIGHT_COUNT] = {
 	[DOWN] = { { { "mlp.down_proj.weight", "ffn_down.weight", DIM_WIDTH } }, DIM_FFN, SHARD_COLUMN, WEIGHT_LAYER },
 	[DOWN_BIAS] = { { { "mlp.down_proj.bias", "ffn_down.bias", DIM_WIDTH } }, DIM_ONE, SHARD_COLUMN, WEIGHT_LAYER,
 	    .optional = true },
-};
-
-static const struct model_ignored ignored[] = {
-	{ "self_attn.rotary_emb.inv_freq", WEIGHT_LAYER }, /* of old checkpoints; follows from the configuration */
-	{ NULL, WEIGHT_MODEL },
 };
 
 enum { X, HIDDEN, QKV_ROWS, ATTENDED, DELTA, GATED, ACTIVATED, ACTIVATION_COUNT };
@@ -90,10 +85,11 @@ static enum status forward(struct model *model, const struct batch *batch)
 		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, layer, model->heads, &model->rope.desc)) ||
 		    (status = op->attention(b, &a[QKV_ROWS], 0, layer, model->heads, scale, &a[ATTENDED])) ||
 		    (status = op->linear(b, W(ATTENTION_OUTPUT), W(ATTENTION_OUTPUT_BIAS), &a[ATTENDED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])) ||
 		    (status = op->rms_norm(b, &a[X], &a[DELTA], W(FFN_NORM), model->eps, &a[HIDDEN])) ||
-		    (status = op->linear(b, W(GATE_UP), W(GATE_UP_BIAS), &a[HIDDEN], &a[GATED])) ||
-		    (status = op->silu_gate(b, &a[GATED], &a[ACTIVATED])) ||
-		    (status = op->linear(b, W(DOWN), W(DOWN_BIAS), &a[ACTIVATED], &a[DELTA])))
+		    (status = model_gate(model, W(GATE_UP), W(GATE_UP_BIAS), &a[HIDDEN], &a[GATED], &a[ACTIVATED])) ||
+		    (status = op->linear(b, W(DOWN), W(DOWN_BIAS), &a[ACTIVATED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])))
 			return status;
 #undef W
 	}
@@ -105,6 +101,6 @@ static enum status forward(struct model *model, const struct batch *batch)
 
 const struct model_arch model_arch_llama = {
 	.name = { "llama", "llama" }, .layers = { "model.layers.", "blk." }, .read = read_hparams, .weights = weights,
-	.weight_count = WEIGHT_COUNT, .ignored = ignored, .activations = activations, .activation_count = ACTIVATION_COUNT,
+	.weight_count = WEIGHT_COUNT, .activations = activations, .activation_count = ACTIVATION_COUNT,
 	.forward = forward,
 };

@@ -16,7 +16,7 @@ enum { EMBEDDING, OUTPUT_NORM, OUTPUT, ATTENTION_NORM, QKV, QKV_BIAS, Q_NORM, K_
     ATTENTION_OUTPUT_BIAS, FFN_NORM, GATE_UP, DOWN, WEIGHT_COUNT };
 
 static const struct model_weight weights[WEIGHT_COUNT] = {
-	[EMBEDDING] = { { { "model.embed_tokens.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW },
+	[EMBEDDING] = { { { "model.embed_tokens.weight", "token_embd.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_REPLICATED },
 	[OUTPUT_NORM] = { { { "model.norm.weight", "output_norm.weight", DIM_WIDTH } }, DIM_ONE, SHARD_REPLICATED },
 	[OUTPUT] = { { { "lm_head.weight", "output.weight", DIM_VOCAB } }, DIM_WIDTH, SHARD_ROW, .optional = true },
 
@@ -83,10 +83,11 @@ static enum status forward(struct model *model, const struct batch *batch)
 		    (status = op->rope_kv_write(b, &a[QKV_ROWS], 0, layer, model->heads, &model->rope.desc)) ||
 		    (status = op->attention(b, &a[QKV_ROWS], 0, layer, model->heads, scale, &a[ATTENDED])) ||
 		    (status = op->linear(b, W(ATTENTION_OUTPUT), W(ATTENTION_OUTPUT_BIAS), &a[ATTENDED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])) ||
 		    (status = op->rms_norm(b, &a[X], &a[DELTA], W(FFN_NORM), model->eps, &a[HIDDEN])) ||
-		    (status = op->linear(b, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED])) ||
-		    (status = op->silu_gate(b, &a[GATED], &a[ACTIVATED])) ||
-		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])))
+		    (status = model_gate(model, W(GATE_UP), NULL, &a[HIDDEN], &a[GATED], &a[ACTIVATED])) ||
+		    (status = op->linear(b, W(DOWN), NULL, &a[ACTIVATED], &a[DELTA])) ||
+		    (status = model_all_reduce(model, &a[DELTA])))
 			return status;
 #undef W
 	}

@@ -1,0 +1,132 @@
+#include "gpu/attention_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Costs are counted in pages, and in multiples of pages where runs are longer than COSTS pages. */
+enum { COSTS = 1024, NONE = -1 };
+
+struct attention_planner {
+	uint32_t parts_max;
+	int32_t  by_cost[COSTS];                                      /* first class of each cost */
+	int32_t  by_load[COSTS], block_next[ATTENTION_BLOCKS_MAX];    /* blocks by what they have to do, modulo COSTS */
+	int32_t  last[ATTENTION_BLOCKS_MAX];                          /* unit of each block; NONE: it has none yet */
+	uint32_t load;                                                /* of the block that has least to do */
+	uint32_t used;                                                /* units */
+	int32_t *class_next;                                          /* [2 · parts_max]; full runs of part i: 2i, its last: 2i + 1 */
+	struct attention_part parts[];                                /* [parts_max] */
+};
+
+enum status attention_planner_create(uint32_t parts_max, struct attention_planner **ret)
+{
+	size_t each = sizeof *(*ret)->parts + 2 * sizeof *(*ret)->class_next;
+
+	*ret = parts_max > INT32_MAX / 2 ? NULL : malloc(sizeof **ret + parts_max * each);
+	if (!*ret)
+		return STATUS_NOMEM;
+	(*ret)->parts_max = parts_max;
+	(*ret)->class_next = (int32_t *)((*ret)->parts + parts_max);
+	return STATUS_OK;
+}
+
+void attention_planner_destroy(struct attention_planner *planner) { free(planner); }
+struct attention_part *attention_planner_parts(struct attention_planner *planner) { return planner->parts; }
+
+static uint32_t pages_of(uint32_t tokens) { return (tokens + ATTENTION_PAGE - 1) / ATTENTION_PAGE; }
+
+/* The next unit of the block that has least to do, which gets COST more. */
+static struct attention_unit *take_unit(struct attention_planner *planner, struct attention_unit *units, uint32_t cost)
+{
+	int32_t *list, block, at;
+
+	while (planner->by_load[planner->load % COSTS] == NONE)
+		planner->load++;
+	list = &planner->by_load[planner->load % COSTS];
+	block = *list;
+	*list = planner->block_next[block];
+	list = &planner->by_load[(planner->load + cost) % COSTS];
+	planner->block_next[block] = *list;
+	*list = block;
+	if (planner->last[block] == NONE)
+		at = block;
+	else
+		units[planner->last[block]].next = at = (int32_t)planner->used++;
+	planner->last[block] = at;
+	return &units[at];
+}
+
+/* All units of runs [FIRST, END) of a part. */
+static void place_runs(struct attention_planner *planner, const struct attention_shape *shape, const struct attention_part *part,
+    uint32_t first, uint32_t end, uint32_t cost, struct attention_unit *units)
+{
+	uint32_t run = attention_run_own((uint32_t)part->context), runs = ((uint32_t)part->context + run - 1) / run;
+	uint32_t passes = ((uint32_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+
+	for (uint32_t r = first; r < end; r++)
+		for (uint32_t head = 0; head < shape->kv_heads; head++)
+			for (uint32_t pass = 0; pass < passes; pass++) {
+				struct attention_unit *unit = take_unit(planner, units, cost);
+				uint32_t               stop = (r + 1) * run; /* may be beyond 2^31 */
+
+				*unit = (struct attention_unit){ .begin = (int32_t)(r * run),
+					.end = stop < (uint32_t)part->context ? (int32_t)stop : part->context,
+					.context = part->context, .first_row = part->first_row, .first = part->first,
+					.table = part->table + (int32_t)(r * run / ATTENTION_PAGE), .next = NONE, .rows = (uint8_t)part->rows,
+					.head = (uint8_t)head, .pass = (uint8_t)pass, .runs = (uint8_t)runs };
+			}
+}
+
+uint32_t attention_plan(struct attention_planner *planner, const struct attention_shape *shape, uint32_t count,
+    struct attention_unit *ret, uint32_t max)
+{
+	const struct attention_part *parts = planner->parts;
+	uint32_t longest = 1, shift = 0;
+	uint64_t total = shape->blocks;
+
+	if (count > planner->parts_max || shape->blocks == 0 || shape->blocks > ATTENTION_BLOCKS_MAX || shape->kv_heads > UINT8_MAX ||
+	    shape->pass_rows == 0)
+		return 0;
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t context = (uint32_t)parts[i].context, run = attention_run_own(context);
+		uint64_t passes = ((uint64_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+
+		if (parts[i].rows < 1 || parts[i].rows > UINT8_MAX || parts[i].context < parts[i].rows || passes > UINT8_MAX)
+			return 0;
+		total += (context + run - 1) / run * passes * shape->kv_heads;
+		longest = longest > pages_of(run) ? longest : pages_of(run);
+	}
+	if (total > max)
+		return 0;
+	while (1 + (longest >> shift) >= COSTS)
+		shift++;
+	memset(planner->by_cost, 0xff, sizeof planner->by_cost);
+	memset(planner->by_load, 0xff, sizeof planner->by_load);
+	memset(planner->last, 0xff, sizeof planner->last);
+	planner->load = 0;
+	planner->used = shape->blocks;
+	for (uint32_t b = shape->blocks; b-- > 0;) {
+		planner->block_next[b] = planner->by_load[0];
+		planner->by_load[0] = (int32_t)b;
+		ret[b] = (struct attention_unit){ .next = NONE };
+	}
+	/* A run costs its pages, and as much as one more to begin and end. */
+	for (uint32_t class = 2 * count; class-- > 0;) {
+		uint32_t context = (uint32_t)parts[class / 2].context, run = attention_run_own(context);
+		uint32_t last = (context - 1) % run + 1, cost;
+
+		if (class % 2 == 0 && context <= run)
+			continue;
+		cost = 1 + (pages_of(class % 2 ? last : run) >> shift);
+		planner->class_next[class] = planner->by_cost[cost];
+		planner->by_cost[cost] = (int32_t)class;
+	}
+	for (uint32_t cost = COSTS; cost-- > 0;)
+		for (int32_t class = planner->by_cost[cost]; class != NONE; class = planner->class_next[class]) {
+			const struct attention_part *part = &parts[class / 2];
+			uint32_t                     run = attention_run_own((uint32_t)part->context);
+			uint32_t                     runs = ((uint32_t)part->context + run - 1) / run;
+
+			place_runs(planner, shape, part, class % 2 ? runs - 1 : 0, class % 2 ? runs : runs - 1, cost, ret);
+		}
+	return planner->used;
+}

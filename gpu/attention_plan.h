@@ -1,0 +1,83 @@
+/* attention_plan.h: into which parts decode attention cuts contexts, and which block of threads takes which part.
+ *
+ * A context is cut into runs, whose length depends on the context's length only (attention_run_own), so that a row's bits do not
+ * depend on its neighbours.  Which block works on a run does depend on them, and changes no bit.
+ *
+ * A unit is a run, a KV head, and a pass: as many rows of (query, head of the group) as a block takes at once.  Units are
+ * given out longest first, each to the block that has least to do (Graham 1969).  The unit at index b is the first of block
+ * b; each names the next one of its block, so that a block finds its work with one load. */
+#ifndef PENSTOCK_GPU_ATTENTION_PLAN_H
+#define PENSTOCK_GPU_ATTENTION_PLAN_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define ATTENTION_BOTH __host__ __device__
+#else
+#define ATTENTION_BOTH
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ATTENTION_PAGE = 64, ATTENTION_RUNS_MAX = 66, ATTENTION_BLOCKS_MAX = 1024 };
+
+struct attention_unit {
+	int32_t begin, end;   /* tokens of the context */
+	int32_t context, first_row;
+	int32_t first;        /* where results of the sequence's runs begin, in rows of a head */
+	int32_t table;        /* where the page of BEGIN stands in the block tables */
+	int32_t next;         /* index of the block's next unit; −1 = none */
+	uint8_t rows, head, pass, runs; /* of the sequence in the step; runs of 0: the block has nothing to do */
+};
+
+/* A sequence of a step, for one group of layers; TABLE is where its block table begins. */
+struct attention_part {
+	int32_t first_row, rows, context, first, table;
+};
+
+struct attention_shape {
+	uint32_t blocks, kv_heads, group; /* query heads of a KV head */
+	uint32_t pass_rows;               /* rows of (query, head of the group) of a pass */
+};
+
+/* Tokens of a run of a context of CONTEXT tokens, in attention_decode.cuh: at least as many runs as attention_run_own makes. */
+ATTENTION_BOTH static inline uint32_t attention_run(uint32_t context)
+{
+	uint32_t run;
+
+	if (context <= 2048)
+		return 128;
+	if (context <= 8192)
+		return 256;
+	if (context <= 32768)
+		return 1024;
+	run = (context + ATTENTION_RUNS_MAX - 1) / ATTENTION_RUNS_MAX;
+	return (run + ATTENTION_PAGE - 1) / ATTENTION_PAGE * ATTENTION_PAGE;
+}
+
+/* The same for units: up to 256 tokens are one run, whose result needs no other; up to 4,096 are as many as are put together
+ * at once (attention_hopper.cuh). */
+ATTENTION_BOTH static inline uint32_t attention_run_own(uint32_t context)
+{
+	return context <= 4096 ? 256 : context <= 8192 ? 512 : attention_run(context);
+}
+
+struct attention_planner; /* opaque: what planning needs, taken once */
+
+enum status attention_planner_create(uint32_t parts_max, struct attention_planner **ret);
+void        attention_planner_destroy(struct attention_planner *planner);
+struct attention_part *attention_planner_parts(struct attention_planner *planner); /* [parts_max], for the caller to fill */
+
+/* Units of all blocks for the planner's first COUNT parts; returns how many there are, at least as many as blocks, or 0 when
+ * they are more than MAX, or the shape or a part is beyond what a unit holds. */
+uint32_t attention_plan(struct attention_planner *planner, const struct attention_shape *shape, uint32_t count,
+    struct attention_unit *ret, uint32_t max);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,678 @@
+/* fmt_byte.cuh: products with weights of one byte, float8 e4m3 and int8, and the rounding of activations to such bytes.
+ * Owns the kernels, how a product is cut, and how values and scales lie.  Does not own memory, launches or which product
+ * goes through them (fmt_byte.cu).  Invariant: a row's bits do not depend on how many rows are multiplied with it.
+ *
+ * y [rows][n] = x · Wᵀ.  Weights are the M side of wgmma (64 outputs), rows of activations its N side (8 … 128), so that
+ * few rows waste little.  One producer thread fills a ring of stages, 128 inputs each; one or two warpgroups multiply:
+ *
+ *      stage    weights [tile_rows][128] bytes, 128-byte swizzle │ activations [token_tile][128], bytes or bfloat16 │ scales
+ *
+ * A tile of outputs goes over all inputs in one block.  Each 128 inputs make a sum of their own, which is then added to the
+ * total with their scales, total += sum · (w · x), in float32: the tensor cores' own sums of e4m3 keep too few bits for more.
+ * Of int8 both are int32 and exact.  With few outputs (BYTE_SPLIT_ROWS) two warpgroups take every other 128 inputs of the
+ * same outputs, and the second one's total is added to the first one's.  Neither depends on the number of rows.
+ *
+ * Kinds.  Activations that the checkpoint wants rounded (enum weight_input) meet the weights as bytes.  Where it does not,
+ * weights become bfloat16 in registers, exactly, and activations stay as they are ("wide"); to be found there with one load
+ * of four bytes, the sixteen inputs of a k16 step of a wide weight lie in the order of byte_place.
+ *
+ * Scales of weights: one for each output, which is applied at the end, or for each granule of outputs and 128 inputs, as
+ * [granules][groups, a multiple of 4], which is what cuBLASLt reads too where granules are of 128; a granule is a power of two,
+ * at least 8, so that blocks of 128 × 128 in a stack of parts whose sizes are no multiples of 128 are told by smaller granules.
+ * Scales of activations: one for each row, or [groups][rows].
+ *
+ * Values that are not finite.  A row (or its group) whose largest value is not finite has a scale of NaN, and so has all
+ * that is computed from it; with a fixed scale infinity is the largest value that there is, and NaN makes the scale NaN.
+ * e4m3 weights with patterns that are no number have scales of NaN (fmt_byte_load.cuh).
+ *
+ * Where this has run: on the host, under the emulator of tests/gpu/emulate.  Not yet on a device. */
+#ifndef PENSTOCK_GPU_FMT_BYTE_CUH
+#define PENSTOCK_GPU_FMT_BYTE_CUH
+
+#include "gpu/device.cuh"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum byte_kind {
+	BYTE_F8,      /* e4m3 · e4m3 */
+	BYTE_I8,      /* int8 · int8 */
+	BYTE_F8_WIDE, /* e4m3 · bfloat16 */
+	BYTE_I8_WIDE  /* int8 · bfloat16 */
+};
+enum byte_output { BYTE_OUT_F32, BYTE_OUT_BF16, BYTE_OUT_F16 };
+
+enum {
+	BYTE_GROUP = 128,        /* inputs of a stage, and of a scale */
+	BYTE_ALIGN = 16,         /* rows of weights and of rounded activations are padded to it, with zeros */
+	BYTE_SPLIT_ROWS = 8192,  /* up to so many outputs two warpgroups share the inputs */
+	BYTE_WARPGROUPS = 2,     /* at most */
+	BYTE_STAGES_MAX = 24,
+	BYTE_TOKENS_MAX = 128,   /* of a tile */
+	BYTE_WIDE_TILES = 3,     /* of 64 outputs that a warpgroup has at most, up to 64 rows */
+	BYTE_GRANULE_LEAST = 8,
+	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
+	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
+	BYTE_SHARED_MAX = 227 << 10,
+	BYTE_ROUND_THREADS = 256,
+	BYTE_ROUND_GROUPS = BYTE_ROUND_THREADS / 32
+};
+
+__host__ __device__ static inline constexpr bool byte_wide(enum byte_kind kind) { return kind == BYTE_F8_WIDE || kind ==
+    BYTE_I8_WIDE; }
+
+/* ---- How a product is cut ---- */
+
+/* What a kernel is told. */
+struct byte_product {
+	const float *w_scales, *x_scales; /* x_scales: NULL for wide kinds */
+	void        *y;
+	enum byte_output output;
+	uint32_t n, k, rows, y_stride;
+	uint32_t granule;        /* outputs of a row of w_scales, a power of two; 0: one scale for each output */
+	uint32_t groups;         /* of 128 inputs */
+	uint32_t x_scale_stride; /* of groups; 0: one scale for each row.  Multiple of 4 */
+	/* Cut. */
+	uint32_t tile_rows;      /* outputs of a block, a multiple of 8 */
+	uint32_t boxes;          /* of which they are loaded, one below the other */
+	uint32_t warpgroups, split; /* split: they share the inputs instead of the outputs */
+	uint32_t steps;          /* of a tile: groups, and groups of zeros */
+	uint32_t stages;         /* even, and two for each warpgroup that has its own */
+	uint32_t row_tiles, token_tiles;
+	uint32_t shared_bytes;
+	/* Which instance of the kernel. */
+	uint32_t token_tile, tiles;
+	uint32_t *mark; /* where to say that it began, and what; NULL: nowhere */
+	uint32_t  mark_value;
+};
+
+__host__ __device__ static inline uint32_t byte_round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
+
+/* Stages that are multiplied in one go. */
+__host__ __device__ static inline constexpr uint32_t byte_round(uint32_t token_tile, uint32_t tiles)
+{
+	return tiles == 1 && token_tile < BYTE_TOKENS_MAX ? 4 : 2;
+}
+
+/* Scales of a granule. */
+__host__ __device__ static inline uint32_t byte_scale_stride(uint32_t groups) { return byte_round_up(groups, 4); }
+
+/* Bytes of a stage's activations. */
+__host__ __device__ static inline uint32_t byte_x_bytes(enum byte_kind kind, uint32_t token_tile)
+{
+	return token_tile * (uint32_t)BYTE_GROUP * (byte_wide(kind) ? 2 : 1);
+}
+
+/* Where things lie in shared memory, from an address that is a multiple of 1024 on. */
+struct byte_shared {
+	uint32_t weights, activations, stage_bytes; /* of a stage: where its activations begin, and its length */
+	uint32_t x_scales, ones, w_scales, exchange, barriers, end;
+};
+
+__host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_kind kind, const struct byte_product *p)
+{
+	struct byte_shared s;
+	uint32_t           granules = p->granule ? p->tile_rows / p->granule + 2 : 0, read;
+
+	s.weights = 0;
+	s.activations = p->tile_rows * (uint32_t)BYTE_GROUP;
+	s.stage_bytes = s.activations + byte_x_bytes(kind, p->token_tile);
+	/* Tiles are of 64 rows: those that a stage lacks are read from what lies behind it, behind the last stage from nothing. */
+	read = s.stage_bytes * (p->stages - 1) + byte_round_up(p->tile_rows, 64) * (uint32_t)BYTE_GROUP;
+	s.x_scales = s.stage_bytes * p->stages > read ? s.stage_bytes * p->stages : read;
+	s.ones = s.x_scales + (p->x_scale_stride ? p->stages * p->token_tile * 4 : 0);
+	s.w_scales = s.ones + p->token_tile * 4;
+	s.exchange = byte_round_up(s.w_scales + granules * byte_scale_stride(p->groups) * 4, 16);
+	s.barriers = s.exchange + (p->split > 1 ? p->tiles * p->token_tile / 2 * 128 * 4 : 0);
+	s.end = s.barriers + 2 * p->stages * 8;
+	return s;
+}
+
+/* Warpgroups that share the inputs: of the number of outputs alone, since bits depend on it. */
+static inline uint32_t byte_split(uint32_t n) { return n <= BYTE_SPLIT_ROWS ? BYTE_WARPGROUPS : 1; }
+
+/* Fills the cut of P, whose sizes, granule and x_scale_stride are there, for MULTIPROCESSORS; false where there is none. */
+static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, uint32_t split, struct byte_product *p)
+{
+	uint32_t share, most, passes;
+
+	if (p->n == 0 || p->k == 0 || p->rows == 0 || multiprocessors == 0 || (p->granule && p->granule < BYTE_GRANULE_LEAST) ||
+	    (p->granule & (p->granule - 1)) || p->x_scale_stride % 4 || (kind == BYTE_I8 && p->k >= BYTE_I8_INPUTS_MAX) ||
+	    (kind == BYTE_I8 && (p->granule || p->x_scale_stride)))
+		return false;
+	p->groups = (p->k + BYTE_GROUP - 1) / BYTE_GROUP;
+	p->split = split;
+	p->token_tile = p->rows <= 8 ? 8 : p->rows <= 16 ? 16 : p->rows <= 32 ? 32 : p->rows <= 64 ? 64 : BYTE_TOKENS_MAX;
+	p->token_tiles = (p->rows + p->token_tile - 1) / p->token_tile;
+	most = (uint32_t)(p->token_tile == BYTE_TOKENS_MAX ? 1 : BYTE_WIDE_TILES) * 64 * (BYTE_WARPGROUPS / split);
+	share = (p->n + multiprocessors - 1) / multiprocessors;
+	passes = p->token_tile == BYTE_TOKENS_MAX ? 1 : (share + most - 1) / most;
+	p->tile_rows = p->token_tile == BYTE_TOKENS_MAX ? most : (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
+	p->tile_rows = p->tile_rows > p->n ? p->n : p->tile_rows;
+	p->boxes = p->tile_rows > 256 ? 2 : 1;
+	p->tile_rows = byte_round_up(p->tile_rows, 8 * p->boxes);
+	p->warpgroups = split > 1 ? 2 : p->tile_rows <= 64 ? 1 : 2;
+	p->tiles = p->tile_rows <= 64 * (p->warpgroups / split) ? 1 : BYTE_WIDE_TILES;
+	p->steps = byte_round_up(p->groups, byte_round(p->token_tile, p->tiles) * split);
+	p->row_tiles = (p->n + p->tile_rows - 1) / p->tile_rows;
+	if (p->granule && (p->tile_rows / p->granule + 2) * byte_scale_stride(p->groups) * 4 > BYTE_SCALES_MAX)
+		return false;
+	for (p->stages = BYTE_STAGES_MAX; p->stages >= 2 * split; p->stages -= 2) {
+		p->shared_bytes = byte_shared_of(kind, p).end + 1024; /* to begin at a multiple of it */
+		if (p->shared_bytes <= BYTE_SHARED_MAX)
+			return true;
+	}
+	return false;
+}
+
+/* ---- How weights lie ---- */
+
+/* Of sixteen inputs of a wide weight: which one byte I holds.  Thread t of four has bytes 4t … 4t + 3, which are the inputs
+ * 2t, 2t + 1, 2t + 8, 2t + 9 of the fragments of a k16 step. */
+__host__ __device__ static inline uint32_t byte_place(uint32_t i) { return i / 4 * 2 + i % 2 + i / 2 % 2 * 8; }
+
+/* COUNT bytes (a multiple of 16) in that order. */
+static inline void byte_order(const uint8_t *from, size_t count, uint8_t *to)
+{
+	for (size_t k = 0; k < count; k++)
+		to[k] = from[k / 16 * 16 + byte_place((uint32_t)(k % 16))];
+}
+
+/* ---- Numbers ---- */
+
+/* The nearest e4m3, ties to even, at most 448.  NaN has no place here. */
+__host__ __device__ static inline uint8_t byte_from_f8(float x)
+{
+	uint32_t bits, up;
+	float    size;
+
+	memcpy(&bits, &x, 4);
+	up = bits & 0x7fffffff;
+	memcpy(&size, &up, 4);
+	if (size < 0x1p-6f) { /* steps of 2⁻⁹: the last place of 2¹⁴ */
+		float sum = size + 0x1p14f;
+
+		memcpy(&up, &sum, 4);
+		up &= 0xff;
+	} else {
+		up = size < 448 ? ((up + 0x7ffff + (up >> 20 & 1)) >> 20) - (120 << 3) : 0x7e;
+	}
+	return (uint8_t)((bits >> 24 & 0x80) | up);
+}
+
+__host__ __device__ static inline uint8_t byte_from_i8(float x)
+{
+	float q = rintf(x);
+	return (uint8_t)(int8_t)(q < -128 ? -128 : q > 127 ? 127 : q);
+}
+
+/* Total · row's scale · output's scale. */
+template <class S> __host__ __device__ static inline float byte_scaled(S total, float x, float w) { return (float)total * x * w; }
+
+/* ---- Rounding of activations ---- */
+
+struct byte_rounding {
+	const void *x;
+	uint8_t    *q;
+	float      *scales;
+	uint32_t    rows, width, x_stride, q_stride; /* multiples of 4 elements and 16 bytes; zeros behind width */
+	uint32_t    scale_stride; /* of groups of 128 inputs; 0: one scale for a row */
+	float       fixed;        /* the scale; 0: amax / largest */
+	uint32_t   *mark;         /* as in struct byte_product */
+	uint32_t    mark_value;
+};
+
+/* Bytes of rounded rows and their scales, and where the scales begin. */
+__host__ __device__ static inline uint64_t byte_rounded_scales(uint64_t rows, uint32_t width)
+{
+	return (rows * byte_round_up(width, BYTE_ALIGN) + 255) / 256 * 256;
+}
+__host__ __device__ static inline uint64_t byte_rounded_bytes(uint64_t rows, uint32_t width)
+{
+	/* Scales of a whole tile of rows are read from any row on. */
+	return byte_rounded_scales(rows, width) + ((width + BYTE_GROUP - 1) / BYTE_GROUP * ((rows + 3) / 4 * 4) + BYTE_TOKENS_MAX) * 4;
+}
+
+/* Blocks of byte_round_kernel along y. */
+__host__ __device__ static inline uint32_t byte_round_blocks(const struct byte_rounding *r)
+{
+	return r->scale_stride ? (r->width + BYTE_ROUND_GROUPS * BYTE_GROUP - 1) / (BYTE_ROUND_GROUPS * BYTE_GROUP) : 1;
+}
+
+/* By one thread of block 0. */
+__device__ static inline void byte_mark(uint32_t *mark, uint32_t value)
+{
+	if (mark && blockIdx.x == 0)
+		*(volatile uint32_t *)mark = value;
+}
+
+__device__ static inline float byte_value(float x) { return x; }
+__device__ static inline float byte_value(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ static inline float byte_value(__half x) { return __half2float(x); }
+
+__device__ static inline bool byte_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
+
+/* The scale of values whose largest is AMAX; NaN where they have none. */
+template <bool I8> __device__ static inline float byte_scale_of(float amax, float fixed)
+{
+	float scale = amax / (I8 ? 127.0f : 448.0f);
+
+	if (fixed > 0)
+		return isnan(amax) ? amax : fixed;
+	return !byte_finite(amax) ? amax - amax : scale < 1e-12f ? 1e-12f : scale;
+}
+
+/* The larger one; NaN if either is. */
+__device__ static inline float byte_larger(float a, float b) { return a > b || isnan(a) ? a : b; }
+
+__device__ static inline float byte_warp_amax(float amax)
+{
+	for (int o = 16; o; o >>= 1)
+		amax = byte_larger(amax, __shfl_xor_sync(~0u, amax, o));
+	return amax;
+}
+
+template <bool I8> __device__ static inline uint8_t byte_rounded(float x, float scale)
+{
+	if (isnan(scale))
+		return 0;
+	return I8 ? byte_from_i8(x / scale) : byte_from_f8(x / scale);
+}
+
+/* Four elements that lie together. */
+template <class T> struct alignas(4 * sizeof(T)) byte_four {
+	T v[4];
+};
+
+/* Elements K … K + 3 of a row, zeroes behind its end. */
+template <class T> __device__ static inline void byte_load(const T *x, uint32_t k, uint32_t width, float ret[4])
+{
+	if (k + 4 <= width) {
+		byte_four<T> four = *(const byte_four<T> *)(x + k);
+
+		for (int i = 0; i < 4; i++)
+			ret[i] = byte_value(four.v[i]);
+	} else {
+		for (int i = 0; i < 4; i++)
+			ret[i] = k + i < width ? byte_value(x[k + i]) : 0;
+	}
+}
+
+__device__ static inline float byte_largest(const float v[4])
+{
+	return byte_larger(byte_larger(fabsf(v[0]), fabsf(v[1])), byte_larger(fabsf(v[2]), fabsf(v[3])));
+}
+
+template <bool I8> __device__ static inline void byte_put(uint8_t *q, uint32_t k, const float v[4], float scale)
+{
+	uint32_t word = 0;
+
+	for (int i = 0; i < 4; i++)
+		word |= (uint32_t)byte_rounded<I8>(v[i], scale) << 8 * i;
+	*(uint32_t *)(q + k) = word;
+}
+
+/* Blocks (row, y): y counts BYTE_ROUND_GROUPS groups where scales are by group, else it is 0. */
+template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS) byte_round_kernel(const struct byte_rounding r)
+{
+	__shared__ float shared[BYTE_ROUND_THREADS / 32];
+	const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const T       *x = (const T *)r.x + (size_t)row * r.x_stride;
+	uint8_t       *q = r.q + (size_t)row * r.q_stride;
+	float          amax = 0, v[4];
+
+	dependents_launch();
+	dependency_wait();
+	if ((threadIdx.x | blockIdx.y) == 0)
+		byte_mark(r.mark, r.mark_value);
+	if (r.scale_stride) { /* a warp for each group */
+		uint32_t group = blockIdx.y * BYTE_ROUND_GROUPS + warp, k = group * BYTE_GROUP + lane * 4;
+		float    scale;
+
+		if (group * BYTE_GROUP >= r.width)
+			return;
+		byte_load(x, k, r.width, v);
+		scale = byte_scale_of<I8>(byte_warp_amax(byte_largest(v)), r.fixed);
+		if (k < r.q_stride)
+			byte_put<I8>(q, k, v, scale);
+		if (lane == 0)
+			r.scales[(size_t)group * r.scale_stride + row] = scale;
+		return;
+	}
+	for (uint32_t k = threadIdx.x * 4; k < r.width; k += BYTE_ROUND_THREADS * 4) {
+		byte_load(x, k, r.width, v);
+		amax = byte_larger(byte_largest(v), amax);
+	}
+	amax = byte_warp_amax(amax);
+	if (lane == 0)
+		shared[warp] = amax;
+	__syncthreads();
+	amax = 0;
+	for (int i = 0; i < BYTE_ROUND_THREADS / 32; i++)
+		amax = byte_larger(shared[i], amax);
+	amax = byte_scale_of<I8>(amax, r.fixed);
+	for (uint32_t k = threadIdx.x * 4; k < r.q_stride; k += BYTE_ROUND_THREADS * 4) {
+		byte_load(x, k, r.width, v);
+		byte_put<I8>(q, k, v, amax);
+	}
+	if (threadIdx.x == 0)
+		r.scales[row] = amax;
+}
+
+/* ---- Products ---- */
+
+template <enum byte_kind KIND> struct byte_types;
+template <> struct byte_types<BYTE_F8> { typedef __nv_fp8_e4m3 element; typedef float sum; };
+template <> struct byte_types<BYTE_I8> { typedef int8_t element; typedef int32_t sum; };
+template <> struct byte_types<BYTE_F8_WIDE> { typedef __nv_bfloat16 element; typedef float sum; };
+template <> struct byte_types<BYTE_I8_WIDE> { typedef __nv_bfloat16 element; typedef float sum; };
+
+/* Two bfloat16 in a word. */
+union byte_pair {
+	uint32_t       bits;
+	__nv_bfloat162 v;
+};
+
+/* Two of the four bytes of V as bfloat16, to the bit: the first two or the last two. */
+template <enum byte_kind KIND> __device__ static inline uint32_t byte_to_pair(uint32_t v, bool last)
+{
+	if (KIND == BYTE_F8_WIDE) {
+		/* The exponent where that of bfloat16 is, which counts from 127 instead of 7: times 2¹²⁰. */
+		uint32_t        spread = __byte_perm(v, 0, last ? 0x3424 : 0x1404);
+		union byte_pair small = { (spread & 0x80008000) | (spread & 0x7f007f00) >> 4 }, factor = { 0x7b807b80 };
+
+		small.v = __hmul2(small.v, factor.v);
+		return small.bits;
+	} else {
+		/* Of v = low − sign · 128: (128 + low) − (128 + sign · 128). */
+		uint32_t        spread = __byte_perm(v, 0, last ? 0x4342 : 0x4140);
+		union byte_pair low = { (spread & 0x007f007f) | 0x43004300 }, sign = { (spread & 0x00800080) | 0x43004300 };
+
+		low.v = __hsub2(low.v, sign.v);
+		return low.bits;
+	}
+}
+
+/* A sum of 128 inputs: 64 outputs at W (row 0 of the tile), MT rows at X.  Begins it; who reads SUM waits first. */
+template <enum byte_kind KIND, int MT> __device__ static inline void byte_multiply(typename byte_types<KIND>::sum *sum,
+    const char *w,
+    const char *x)
+{
+	typedef typename byte_types<KIND>::element E;
+
+	if constexpr (!byte_wide(KIND)) {
+		wgmma_fence();
+#pragma unroll
+		for (int q = 0; q < 4; q++)
+			wgmma_ss<E, MT>(sum, wgmma_descriptor(w + 32 * q, 16, 1024, SWIZZLE_128), wgmma_descriptor(x + 32 * q, 16, 1024,
+			    SWIZZLE_128), q > 0);
+	} else {
+		const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+		uint32_t       a[8][4];
+
+#pragma unroll
+		for (int q = 0; q < 8; q += 2) {
+			uint32_t r[4]; /* upper and lower eight rows of k16 q, the same of k16 q + 1 */
+
+			ldmatrix_x4(r, w + row * BYTE_GROUP + (((q + lane / 16) ^ row % 8) << 4));
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				a[q + i / 2][i % 2] = byte_to_pair<KIND>(r[i], false);
+				a[q + i / 2][i % 2 + 2] = byte_to_pair<KIND>(r[i], true);
+			}
+		}
+		wgmma_fence();
+#pragma unroll
+		for (int q = 0; q < 8; q++)
+			wgmma_rs<E, MT>(sum, a[q], wgmma_descriptor(x + q / 4 * (MT * 128) + q % 4 * 32, 16, 1024, SWIZZLE_128), q > 0);
+	}
+	wgmma_commit();
+}
+
+/* total += sum · (w · x): W[2] for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns. */
+template <int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1, const float *x)
+{
+#pragma unroll
+	for (int j = 0; j < MT / 8; j++) {
+		float x0 = x[8 * j], x1 = x[8 * j + 1];
+
+		total[4 * j] = fmaf(sum[4 * j], w0 * x0, total[4 * j]);
+		total[4 * j + 1] = fmaf(sum[4 * j + 1], w0 * x1, total[4 * j + 1]);
+		total[4 * j + 2] = fmaf(sum[4 * j + 2], w1 * x0, total[4 * j + 2]);
+		total[4 * j + 3] = fmaf(sum[4 * j + 3], w1 * x1, total[4 * j + 3]);
+	}
+}
+template <int MT> __device__ static inline void byte_promote(int32_t *total, const int32_t *sum, float, float, const float *)
+{
+#pragma unroll
+	for (int i = 0; i < MT / 2; i++)
+		total[i] += sum[i];
+}
+
+__device__ static inline void byte_store(const struct byte_product *p, uint32_t token, uint32_t row, float value)
+{
+	size_t at = (size_t)token * p->y_stride + row;
+
+	if (p->output == BYTE_OUT_F32)
+		((float *)p->y)[at] = value;
+	else if (p->output == BYTE_OUT_BF16)
+		((__nv_bfloat16 *)p->y)[at] = __float2bfloat16(value);
+	else /* the largest half stands for what is larger */
+		((__half *)p->y)[at] = __float2half(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value);
+}
+
+/* A place in the ring, and how often it was passed. */
+struct byte_place_in_ring {
+	uint32_t slot, parity;
+
+	__device__ void advance(uint32_t by, uint32_t stages)
+	{
+		slot += by;
+		if (slot >= stages) {
+			slot -= stages;
+			parity ^= 1;
+		}
+	}
+};
+
+/* This warp has read all of a stage. */
+__device__ static inline void byte_release(mbarrier *empty, uint32_t lane)
+{
+	__syncwarp();
+	if (lane == 0)
+		barrier_arrive(empty);
+}
+
+/* The producer's thread: all stages of all tiles of this block, one after the other.  Weights of the first ones are asked for
+ * before activations are there. */
+template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const tensor_map *w_map, const tensor_map *x_map,
+    const struct byte_product *p, const struct byte_shared *s, char *shared)
+{
+	mbarrier *full = (mbarrier *)(shared + s->barriers), *empty = full + p->stages;
+	uint32_t  tiles = p->row_tiles * p->token_tiles, mine = blockIdx.x < tiles ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
+	uint32_t  total = mine * p->steps, ahead = total < p->stages ? total : p->stages, box_rows = p->tile_rows / p->boxes;
+	uint32_t  bytes = s->stage_bytes + (p->x_scale_stride ? MT * 4 : 0);
+	/* Weights are read once, unless other tiles of rows follow; activations by every block. */
+	uint64_t  keep = cache_evict_last(), once = p->token_tiles > 1 ? keep : cache_evict_first();
+
+	for (uint32_t pass = 0; pass < 2; pass++) {
+		/* First the weights of stages that are free, then everything else. */
+		struct byte_place_in_ring at = { 0, 1 };
+
+		if (pass) {
+			dependency_wait();
+			byte_mark(p->mark, p->mark_value);
+		}
+		for (uint32_t i = 0; i < (pass ? total : ahead); i++, at.advance(1, p->stages)) {
+			uint32_t tile = blockIdx.x + i / p->steps * gridDim.x, step = i % p->steps;
+			uint32_t first_row = tile / p->token_tiles * p->tile_rows, first_token = tile % p->token_tiles * MT;
+			char    *stage = shared + at.slot * s->stage_bytes;
+
+			if (!pass || i >= ahead) {
+				if (pass)
+					barrier_wait(&empty[at.slot], at.parity);
+				barrier_expect(&full[at.slot], bytes);
+				for (uint32_t b = 0; b < p->boxes; b++)
+					tma_load_2d(stage + b * box_rows * BYTE_GROUP, w_map, (int)(step * BYTE_GROUP), (int)(first_row + b * box_rows),
+					    &full[at.slot], once);
+			}
+			if (!pass)
+				continue;
+			for (int half = 0; half < (byte_wide(KIND) ? 2 : 1); half++)
+				tma_load_2d(stage + s->activations + half * MT * 128, x_map, (int)(step * BYTE_GROUP) + half * 64, (int)first_token,
+				    &full[at.slot], keep);
+			if (p->x_scale_stride) /* behind the last group there are only zeros: any scale will do */
+				bulk_copy(shared + s->x_scales + at.slot * MT * 4,
+				    p->x_scales + (size_t)(step < p->groups ? step : p->groups - 1) * p->x_scale_stride + first_token, MT * 4,
+				    &full[at.slot]);
+		}
+	}
+}
+
+template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__((BYTE_WARPGROUPS + 1) * 128, 1)
+    byte_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map, const struct byte_product p)
+{
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+	typedef typename byte_types<KIND>::sum S;
+	constexpr bool overlapped = !byte_wide(KIND); /* a sum is begun before the one before it is added */
+	constexpr int  R = byte_round(MT, T);
+	const struct byte_shared s = byte_shared_of(KIND, &p);
+	char      *shared = shared_memory() + (1024 - shared_address(shared_memory()) % 1024) % 1024;
+	mbarrier  *full = (mbarrier *)(shared + s.barriers), *empty = full + p.stages;
+	float     *words = (float *)shared, *ones = words + s.ones / 4, *w_scales = words + s.w_scales / 4;
+	S         *exchange = (S *)(shared + s.exchange);
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / 128, consumers = p.warpgroups * 128;
+	const uint32_t scale_stride = byte_scale_stride(p.groups);
+	struct byte_place_in_ring at = { p.split > 1 ? group : 0, 0 };
+
+	dependents_launch();
+	if (threadIdx.x == 0) {
+		for (uint32_t i = 0; i < p.stages; i++) {
+			barrier_init(&full[i], 1);
+			barrier_init(&empty[i], 4 * p.warpgroups / p.split);
+		}
+		fence_barrier_init();
+	}
+	for (uint32_t i = threadIdx.x; i < MT; i += blockDim.x)
+		ones[i] = 1;
+	__syncthreads();
+	if (group == p.warpgroups) {
+		registers_lower<24>();
+		if (threadIdx.x % 128 == 0)
+			byte_produce<KIND, MT>(&w_map, &x_map, &p, &s, shared);
+		return;
+	}
+	registers_raise<240>();
+	for (uint32_t tile = blockIdx.x; tile < p.row_tiles * p.token_tiles; tile += gridDim.x) {
+		const uint32_t first_row = tile / p.token_tiles * p.tile_rows, first_token = tile % p.token_tiles * MT;
+		const uint32_t first_granule = p.granule ? first_row / p.granule : 0;
+		S            total[T][MT / 2], sum[2][MT / 2];
+		uint32_t     w0[T], w1[T], w_at[T]; /* where scales and values of this warp's rows are */
+
+		/* Scales of this tile's weights, which were there before the kernel began. */
+		if (p.granule) {
+			uint32_t last = (first_row + p.tile_rows < p.n ? first_row + p.tile_rows : p.n) - 1;
+			uint32_t count = (last / p.granule - first_granule + 1) * scale_stride;
+
+			named_barrier_sync(1, consumers); /* nobody reads those of the tile before */
+			for (uint32_t i = threadIdx.x; i < count; i += consumers)
+				w_scales[i] = p.w_scales[(size_t)first_granule * scale_stride + i];
+			named_barrier_sync(1, consumers);
+		}
+#pragma unroll
+		for (int t = 0; t < T; t++) {
+			uint32_t row = 64 * (p.split > 1 ? t : group + p.warpgroups * t), last = (p.n - 1) / (p.granule ? p.granule : 1);
+			uint32_t upper, lower;
+
+			row = row < p.tile_rows ? row : 0; /* there are no such rows: any others, and nothing is stored */
+			w_at[t] = row * BYTE_GROUP;
+			row += first_row + warp % 4 * 16;
+			upper = p.granule ? row / p.granule : 0;
+			lower = p.granule ? (row + 8) / p.granule : 0;
+			w0[t] = p.granule ? s.w_scales / 4 + ((upper < last ? upper : last) - first_granule) * scale_stride : s.ones / 4;
+			w1[t] = p.granule ? s.w_scales / 4 + ((lower < last ? lower : last) - first_granule) * scale_stride : s.ones / 4;
+#pragma unroll
+			for (int i = 0; i < MT / 2; i++)
+				total[t][i] = 0;
+		}
+		for (uint32_t step = p.split > 1 ? group : 0; step < p.steps; step += R * p.split) {
+			uint32_t slot[R], g[R], x_scales[R];
+
+			/* A round of stages, in which the tensor cores never wait for a sum to be added.  None of them reaches into the
+			 * next round: the compiler would not see which registers are theirs. */
+#pragma unroll
+			for (int j = 0; j < R * T; j++) {
+				const int h = j / T, t = j % T;
+
+				if (t == 0) {
+					slot[h] = at.slot;
+					x_scales[h] = p.x_scale_stride ? s.x_scales / 4 + at.slot * MT + lane % 4 * 2 : s.ones / 4;
+					g[h] = step + h * p.split;
+					g[h] = p.granule ? g[h] < p.groups ? g[h] : p.groups - 1 : 0;
+					barrier_wait(&full[at.slot], at.parity);
+					at.advance(p.split, p.stages);
+				}
+				byte_multiply<KIND, MT>(sum[overlapped ? j % 2 : 0], shared + slot[h] * s.stage_bytes + w_at[t],
+				    shared + slot[h] * s.stage_bytes + s.activations);
+				if (!overlapped) {
+					wgmma_wait<0>();
+					wgmma_settle<MT / 2>(sum[0]);
+					byte_promote<MT>(total[t], sum[0], words[w0[t] + g[h]], words[w1[t] + g[h]], words + x_scales[h]);
+					if (t == T - 1)
+						byte_release(&empty[slot[h]], lane);
+				} else if (j > 0) {
+					const int i = j - 1;
+
+					wgmma_wait<1>();
+					wgmma_settle<MT / 2>(sum[i % 2]);
+					byte_promote<MT>(total[i % T], sum[i % 2], words[w0[i % T] + g[i / T]], words[w1[i % T] + g[i / T]],
+					    words + x_scales[i / T]);
+					if (i % T == T - 1)
+						byte_release(&empty[slot[i / T]], lane);
+				}
+			}
+			if (overlapped) {
+				const int i = R * T - 1;
+
+				wgmma_wait<0>();
+				wgmma_settle<MT / 2>(sum[i % 2]);
+				byte_promote<MT>(total[i % T], sum[i % 2], words[w0[i % T] + g[i / T]], words[w1[i % T] + g[i / T]],
+					    words + x_scales[i / T]);
+				byte_release(&empty[slot[i / T]], lane);
+			}
+		}
+		if (p.split > 1) { /* the second warpgroup's total is added to the first one's */
+#pragma unroll
+			for (int i = 0; i < T * (MT / 2) && group == 1; i++)
+				exchange[i * 128 + threadIdx.x % 128] = total[i / (MT / 2)][i % (MT / 2)];
+			named_barrier_sync(1, consumers);
+#pragma unroll
+			for (int i = 0; i < T * (MT / 2) && group == 0; i++)
+				total[i / (MT / 2)][i % (MT / 2)] += exchange[i * 128 + threadIdx.x % 128];
+			named_barrier_sync(1, consumers);
+			if (group == 1)
+				continue;
+		}
+		dependency_wait(); /* the producer has waited, but not for what follows here */
+#pragma unroll
+		for (int t = 0; t < T; t++) {
+			uint32_t row = 64 * (p.split > 1 ? t : group + p.warpgroups * t) + warp % 4 * 16 + lane / 4;
+
+#pragma unroll
+			for (int i = 0; i < MT / 2; i++) {
+				uint32_t token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, r = row + i / 2 % 2 * 8;
+
+				if (token < p.rows && r < p.tile_rows && first_row + r < p.n)
+					byte_store(&p, token, first_row + r, byte_scaled(total[t][i], p.x_scales && !p.x_scale_stride ?
+					    p.x_scales[token] : 1,
+					    p.granule ? 1 : p.w_scales[first_row + r]));
+			}
+		}
+	}
+#else
+	(void)p; /* written for sm_90a; byte_cut's caller knows */
+#endif
+}
+
+#endif

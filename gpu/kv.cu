@@ -1,0 +1,214 @@
+/* kv.cu: owns the KV pools and what happens to q, k and v between their product and attention: bias, norms of heads,
+ * rotation, and the write into pages, in one kernel.  Does not own block tables.  Invariant: a row of padding (slot −1) is
+ * written nowhere, and a head's result depends on its row only.
+ *
+ *      keys, values   [layers][blocks][kv_heads][block_size][head_dim], apart; chunks of a row swapped for own attention
+ */
+#include "base/checked.h"
+#include "gpu/kv.cuh"
+#include "gpu/launch.cuh"
+#include "gpu/types.cuh"
+
+#include <string.h>
+
+/* ---- Pools ---- */
+
+static bool pool_bytes(const struct cuda_backend *cuda, const struct kv_group_desc *desc, uint32_t blocks, uint64_t *ret)
+{
+	uint64_t bytes = element_bytes(cuda) * desc->head_dim;
+
+	return checked_mul_u64(bytes, (uint64_t)desc->layers * desc->kv_heads, &bytes) && checked_mul_u64(bytes, desc->block_size,
+	    &bytes) &&
+	       checked_mul_u64(bytes, blocks, ret);
+}
+
+uint64_t cuda_kv_bytes(const struct backend *b, const struct kv_group_desc *group)
+{
+	uint64_t bytes;
+	return pool_bytes((const struct cuda_backend *)b, group, 1, &bytes) ? 2 * bytes : UINT64_MAX;
+}
+
+enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_group_desc *desc, struct error *error)
+{
+	struct cuda_backend *cuda = cuda_of(b);
+	uint64_t             bytes;
+	enum status          status;
+
+	if (group >= BACKEND_KV_GROUPS_MAX || cuda->kv[group].keys)
+		return error_set(error, STATUS_INVALID, "KV group %u is taken or outside 0…%d", group, BACKEND_KV_GROUPS_MAX - 1);
+	if (cuda->arrays.counts)
+		return error_set(error, STATUS_INVALID, "KV group %u comes after the first step", group);
+	if (desc->block_size < 1 || desc->block_size & (desc->block_size - 1) || desc->layers < 1 || desc->kv_heads < 1 ||
+	    desc->head_dim < 1 ||
+	    desc->head_dim > CUDA_HEAD_DIM_MAX ||
+	    desc->blocks < 1)
+		return error_set(error, STATUS_INVALID, "KV group of %u layers, %u heads of %u, %u blocks of %u: all must be positive, "
+		    "blocks a power of two, heads ≤ %d",
+		    desc->layers, desc->kv_heads, desc->head_dim, desc->blocks, desc->block_size, (int)CUDA_HEAD_DIM_MAX);
+	if ((uint64_t)desc->blocks * desc->block_size > INT32_MAX || !pool_bytes(cuda, desc, desc->blocks, &bytes) ||
+	    bytes > UINT64_MAX / 4)
+		return error_set(error, STATUS_LIMIT, "%u blocks of %u tokens are more than slots can number", desc->blocks,
+		    desc->block_size);
+	bytes = (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+	status = arena_take(cuda, 2 * bytes, &cuda->kv[group].block);
+	if (status) {
+		size_t   available = 0, total = 0;
+		uint64_t token = 2 * bytes / ((uint64_t)desc->blocks * desc->block_size);
+
+		cudaMemGetInfo(&available, &total);
+		return error_set(error, status, "device %d: no memory for a KV cache of %llu MiB: %llu of %llu MiB are free, enough for "
+		    "%llu tokens of this group of layers; lower kv_tokens", cuda->device, (unsigned long long)(2 * bytes >> 20),
+		    (unsigned long long)(available >> 20), (unsigned long long)(total >> 20),
+		    (unsigned long long)(available / (token + 1)));
+	}
+	cuda->kv[group].desc = *desc;
+	cuda->kv[group].swizzle = attention_is_own(cuda, desc) ? 7 : 0;
+	cuda->kv[group].keys = cuda->kv[group].block.data;
+	cuda->kv[group].values = (char *)cuda->kv[group].block.data + bytes;
+	if (cuda_check(cuda, cudaMemsetAsync(cuda->kv[group].keys, 0, 2 * bytes, cuda->stream), "clearing the KV cache")) {
+		*error = cuda->fault_error;
+		return cuda->fault;
+	}
+	return STATUS_OK;
+}
+
+enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from, const int32_t *to, uint32_t count)
+{
+	struct cuda_backend  *cuda = cuda_of(b);
+	const struct cuda_kv *kv = &cuda->kv[group < BACKEND_KV_GROUPS_MAX ? group : 0];
+	size_t                block_bytes;
+
+	if (group >= BACKEND_KV_GROUPS_MAX || !kv->keys)
+		return STATUS_INVALID;
+	for (uint32_t i = 0; i < count; i++)
+		if ((uint32_t)from[i] >= kv->desc.blocks || (uint32_t)to[i] >= kv->desc.blocks)
+			return STATUS_INVALID;
+	if (cuda_check(cuda, cudaSetDevice(cuda->device), "cudaSetDevice"))
+		return cuda->fault;
+	block_bytes = element_bytes(cuda) * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim;
+	for (uint32_t done = 0; done < count;) {
+		struct copy_pairs pairs;
+		uint32_t          n = 0;
+
+		for (; done < count && n < COPY_PAIRS; done++) {
+			if (from[done] == to[done])
+				continue;
+			pairs.from[n] = from[done];
+			pairs.to[n++] = to[done];
+		}
+		if (n)
+			copy_kernel<<<dim3(n, kv->desc.layers), COPY_THREADS, 0, cuda->stream>>>(pairs, (char *)kv->keys, (char *)kv->values,
+			    block_bytes, kv->desc.blocks);
+		if (n && cuda_launched(cuda, "kv_copy"))
+			return cuda->fault;
+	}
+	return STATUS_OK;
+}
+
+/* ---- Launches ---- */
+
+static enum status launch_heads(struct cuda_backend *cuda, struct head_job *job)
+{
+	uint32_t    heads = job->q_heads + job->kv_heads * (job->keys ? 2 : 1);
+	dim3        grid(cuda->step.rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS);
+	enum status status = STATUS_OK;
+
+	job->mark = mark_next(cuda, FAULT_HEADS);
+	FOR_DTYPE(cuda, T,
+	    status = launch(cuda, "rope_kv_write", cuda->step.dependent, head_kernel<T>, grid, 32 * HEAD_WARPS, 0, *job));
+	return status;
+}
+
+/* ---- Operations ---- */
+
+enum status cuda_head_norm(struct backend *b, struct activation *qkv, uint32_t q_heads, uint32_t kv_heads,
+    const struct backend_weight *q_weight, const struct backend_weight *k_weight, float eps)
+{
+	struct cuda_backend *cuda = cuda_of(b);
+	struct cuda_rows    *rows = rows_of(qkv);
+
+	if (!cuda->step.batch || !q_weight->vector || !k_weight->vector || q_weight->columns != k_weight->columns ||
+	    cuda->step.rows > rows->rows || rows->width != ((uint64_t)q_heads + 2 * (uint64_t)kv_heads) * q_weight->columns)
+		return STATUS_INVALID;
+	if ((rows->norm || rows->q_norm) && rows_settle(cuda, rows))
+		return cuda->fault;
+	rows->q_norm = q_weight->vector;
+	rows->k_norm = k_weight->vector;
+	rows->head_eps = eps;
+	rows->q_heads = q_heads;
+	rows->kv_heads = kv_heads;
+	return cuda->fault;
+}
+
+enum status kv_settle_heads(struct cuda_backend *cuda, struct cuda_rows *qkv)
+{
+	struct head_job job = { .qkv = qkv->data, .q_norm = qkv->q_norm, .k_norm = qkv->k_norm, .eps = qkv->head_eps,
+	    .stride = qkv->stride,
+		.q_heads = qkv->q_heads, .kv_heads = qkv->kv_heads,
+		.head_dim = qkv->width / (qkv->q_heads + 2 * qkv->kv_heads) };
+
+	qkv->q_norm = qkv->k_norm = NULL;
+	return launch_heads(cuda, &job);
+}
+
+static bool same_rotation(const struct rope_desc *a, const struct rope_desc *b)
+{
+	return a->frequencies == b->frequencies && a->dims == b->dims && a->scale == b->scale;
+}
+
+static enum status prepare_rotation(struct cuda_backend *cuda, const struct rope_desc *rope)
+{
+	struct rope_frequencies frequencies = {};
+
+	if (cuda->step.rotation_ready && same_rotation(&cuda->step.rotation, rope))
+		return STATUS_OK;
+	memcpy(frequencies.f, rope->frequencies, rope->dims / 2 * sizeof(float));
+	rotation_kernel<<<cuda->step.rows, 64, 0, cuda->stream>>>(frequencies, cuda->arrays.positions, rope->scale, rope->dims / 2,
+	    cuda->scratch.limits.head_dim / 2, cuda->scratch.rotation);
+	cuda->step.rotation = *rope;
+	cuda->step.rotation_ready = 1;
+	return cuda_launched(cuda, "rotation");
+}
+
+enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32_t group, uint32_t layer,
+    uint32_t q_heads, const struct rope_desc *rope)
+{
+	struct cuda_backend *cuda = cuda_of(b);
+	struct cuda_rows    *rows = rows_of(qkv);
+	struct head_job      job = { .qkv = rows->data };
+	const struct cuda_kv *kv;
+	size_t               layer_elements;
+
+	if (!cuda->step.batch || group >= BACKEND_KV_GROUPS_MAX || !cuda->kv[group].keys)
+		return STATUS_INVALID;
+	kv = &cuda->kv[group];
+	if (rope && (rope->dims > kv->desc.head_dim || rope->dims % 2 || rope->dims > cuda->scratch.limits.head_dim))
+		return STATUS_INVALID;
+	if (layer >= kv->desc.layers || cuda->step.rows > rows->rows ||
+	    rows->width != ((uint64_t)q_heads + 2 * (uint64_t)kv->desc.kv_heads) * kv->desc.head_dim)
+		return STATUS_INVALID;
+	if (rows->norm && rows_settle(cuda, rows))
+		return cuda->fault;
+	if (rope && prepare_rotation(cuda, rope))
+		return cuda->fault;
+	layer_elements = (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim;
+	job.keys = (char *)kv->keys + layer * layer_elements * element_bytes(cuda);
+	job.values = (char *)kv->values + layer * layer_elements * element_bytes(cuda);
+	job.slots = cuda->arrays.slots[group];
+	job.rotation = rope ? cuda->scratch.rotation : NULL;
+	job.bias = rows->bias;
+	job.q_norm = rows->q_norm;
+	job.k_norm = rows->k_norm;
+	job.eps = rows->head_eps;
+	job.stride = rows->stride;
+	job.q_heads = q_heads;
+	job.kv_heads = kv->desc.kv_heads;
+	job.head_dim = kv->desc.head_dim;
+	job.block_size = kv->desc.block_size;
+	job.swizzle = kv->swizzle;
+	job.pairs = rope ? rope->dims / 2 : 0;
+	job.rotation_stride = cuda->scratch.limits.head_dim / 2;
+	job.interleaved = rope && rope->style == ROPE_INTERLEAVED;
+	rows_written(rows);
+	return launch_heads(cuda, &job);
+}

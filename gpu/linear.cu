@@ -1,0 +1,859 @@
+/* linear.cu: owns products with weights: the choice among cuBLASLt's algorithms and a plain kernel for what it refuses.
+ * Does not own weights.  Invariant: a row's bits do not depend on how many rows are multiplied with it.
+ *
+ * That holds because every product is one accumulator over ascending k: algorithms that split K are not accepted (reduction
+ * scheme NONE, SPLITK 1), and on Hopper only those of one family, whose tiles of all sizes were seen to give equal bits.
+ * It is checked too: when a shape is first met at start, in a rehearsal, the row 0 of every candidate is compared with
+ * that of the first size met; who differs is out.
+ *
+ * Choice.  For each shape and bucket of rows, once, by timing candidates in a graph over several weights of the shape.
+ * For few rows cuBLASLt's own list holds nobody acceptable, or slow ones (at 4096 × 13696 twice the time of the best), so
+ * algorithms that it names for a square product of DONOR, and for other numbers of rows, are tried too if they accept the
+ * shape.
+ *
+ * Own kernels (option batcher.kernels).  own: up to 64 rows go to linear_skinny, if it takes the shape and its row 0 has the
+ * reference's bits; the library's time stands beside its own in the notes.  portable: all products of 16-bit types go to
+ * linear_portable, which agrees with itself; no bits are compared with cuBLASLt's.
+ */
+#include "gpu/linear_own.h"
+#include "gpu/linear_skinny.cuh"
+#include "gpu/types.cuh"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORKSPACE_BYTES = 32 << 20, PLANS_MAX = 1024, ASK = 16, CANDIDATES_MAX = 16, OWN_MAX = 6, DONOR_MAX = 3,
+    HOPPER_FAMILY = 66, DONOR = 6144,
+	ROTATE_MAX = 8, REPLAYS = 3, TIMED_BYTES = 4 << 20, TILE = 16, REFERENCES_MAX = 64 };
+
+enum way { WAY_PLAIN, WAY_LIBRARY, WAY_SKINNY };
+
+struct plan {
+	uint32_t n, k, k_stride, bucket;
+	int      to_float;
+	enum way way;
+	cublasLtMatmulAlgo_t algo; /* cuBLASLt's, the best of those tried: kept beside WAY_SKINNY too */
+	float    us;               /* its time; 0 = there is none */
+	float    own_us;           /* of linear_skinny, not 0 if it was tried */
+	struct skinny_variant variant; /* the fastest of some */
+	int      own_differs;      /* its bits are not the reference's */
+	int      gated_tried, gated; /* with silu in the epilogue; gated: and its bits are those of two kernels */
+};
+
+/* Row 0 of a shape's product with the random row 0, from the first size that was met. */
+struct reference {
+	uint32_t n, k;
+	int      to_float;
+	char    *bits;
+};
+
+struct linear_plan {
+	char             note[800];
+	struct plan      plans[PLANS_MAX];
+	uint32_t         count, reference_count;
+	struct reference references[REFERENCES_MAX];
+	cudaEvent_t      begin, end;
+};
+
+size_t linear_workspace_bytes(void) { return WORKSPACE_BYTES; }
+
+enum status linear_create(struct cuda_backend *cuda, struct error *error)
+{
+	cuda->linear = (struct linear_plan *)calloc(1, sizeof *cuda->linear);
+	if (!cuda->linear)
+		return error_set(error, STATUS_NOMEM, "out of memory for plans of linear layers");
+	if (cuda_check(cuda, cudaEventCreate(&cuda->linear->begin), "cudaEventCreate") ||
+	    cuda_check(cuda, cudaEventCreate(&cuda->linear->end), "cudaEventCreate"))
+		*error = cuda->fault_error;
+	return cuda->fault;
+}
+
+void linear_destroy(struct cuda_backend *cuda)
+{
+	if (!cuda->linear)
+		return;
+	for (uint32_t i = 0; i < cuda->linear->reference_count; i++)
+		free(cuda->linear->references[i].bits);
+	if (cuda->linear->begin)
+		cudaEventDestroy(cuda->linear->begin);
+	if (cuda->linear->end)
+		cudaEventDestroy(cuda->linear->end);
+	free(cuda->linear);
+	cuda->linear = NULL;
+}
+
+/* ---- The plain kernel ---- */
+
+template <class T, class Y> static __global__ void __launch_bounds__(TILE * TILE) plain_kernel(const T *w, uint32_t w_stride,
+    const T *x,
+    uint32_t x_stride, Y *y, uint32_t y_stride, uint32_t rows, uint32_t n, uint32_t k)
+{
+	__shared__ float ws[TILE][TILE + 1], xs[TILE][TILE + 1];
+	uint32_t tx = threadIdx.x % TILE, ty = threadIdx.x / TILE, first_n = blockIdx.x * TILE, first_row = blockIdx.y * TILE;
+	float    sum = 0;
+
+	for (uint32_t at = 0; at < k; at += TILE) {
+		ws[ty][tx] = first_n + ty < n && at + tx < k ? to_float(w[(size_t)(first_n + ty) * w_stride + at + tx]) : 0;
+		xs[ty][tx] = first_row + ty < rows && at + tx < k ? to_float(x[(size_t)(first_row + ty) * x_stride + at + tx]) : 0;
+		__syncthreads();
+#pragma unroll
+		for (int i = 0; i < TILE; i++)
+			sum += ws[tx][i] * xs[ty][i];
+		__syncthreads();
+	}
+	if (first_row + ty < rows && first_n + tx < n)
+		y[(size_t)(first_row + ty) * y_stride + first_n + tx] = from_float<Y>(sum);
+}
+
+static enum status run_plain(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
+    uint32_t rows, void *y, uint32_t y_stride, int to_float)
+{
+	dim3 grid((w->rows + TILE - 1) / TILE, (rows + TILE - 1) / TILE);
+
+	FOR_DTYPE(cuda, T, if (to_float)
+		plain_kernel<T, float><<<grid, TILE * TILE, 0, cuda->stream>>>((const T *)w->data, w->stride, (const T *)x, x_stride,
+		    (float *)y, y_stride, rows, w->rows, w->columns);
+	else
+		plain_kernel<T, T><<<grid, TILE * TILE, 0, cuda->stream>>>((const T *)w->data, w->stride, (const T *)x, x_stride, (T *)y,
+		    y_stride, rows, w->rows, w->columns));
+	return cuda_launched(cuda, "linear");
+}
+
+/* ---- cuBLASLt ---- */
+
+/* One product as cuBLASLt sees it: column-major D [n, rows] = A [k, n]ᵀ · B [k, rows]. */
+struct product {
+	cublasLtMatmulDesc_t   operation;
+	cublasLtMatrixLayout_t a, b, d;
+};
+
+static void product_free(struct product *p)
+{
+	if (p->operation)
+		cublasLtMatmulDescDestroy(p->operation);
+	if (p->a)
+		cublasLtMatrixLayoutDestroy(p->a);
+	if (p->b)
+		cublasLtMatrixLayoutDestroy(p->b);
+	if (p->d)
+		cublasLtMatrixLayoutDestroy(p->d);
+}
+
+static bool product_make(const struct cuda_backend *cuda, uint32_t n, uint32_t k, uint32_t w_stride, uint32_t x_stride,
+    uint32_t rows,
+    uint32_t y_stride, int to_float, struct product *ret)
+{
+	cudaDataType_t    type = cuda->dtype == DTYPE_F32 ? CUDA_R_32F : cuda->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+	cublasOperation_t transposed = CUBLAS_OP_T;
+
+	*ret = {};
+	if (cublasLtMatmulDescCreate(&ret->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
+	    cublasLtMatmulDescSetAttribute(ret->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) ||
+	    cublasLtMatrixLayoutCreate(&ret->a, type, k, n, w_stride) || cublasLtMatrixLayoutCreate(&ret->b, type, k, rows, x_stride) ||
+	    cublasLtMatrixLayoutCreate(&ret->d, to_float ? CUDA_R_32F : type, n, rows, y_stride)) {
+		product_free(ret);
+		return false;
+	}
+	return true;
+}
+
+static cublasStatus_t product_run(struct cuda_backend *cuda, const struct product *p, const cublasLtMatmulAlgo_t *algo,
+    const void *w,
+    const void *x, void *y)
+{
+	static const float one = 1, zero = 0;
+
+	return cublasLtMatmul(cuda->blas, p->operation, &one, w, p->a, x, p->b, &zero, y, p->d, y, p->d, algo, cuda->scratch.workspace,
+	    WORKSPACE_BYTES, cuda->stream);
+}
+
+/* One accumulator over the whole K, and on Hopper the family whose tiles agree. */
+static bool acceptable(const struct cuda_backend *cuda, const cublasLtMatmulAlgo_t *algo)
+{
+	int32_t  split = 0, id = 0;
+	uint32_t scheme = 0;
+	size_t   written;
+
+	if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &written) ||
+	    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ||
+	    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written))
+		return false;
+	if (split > 1 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE)
+		return false;
+	return cuda->major != 9 || cuda->dtype == DTYPE_F32 || id == HOPPER_FAMILY;
+}
+
+/* Algorithms to choose among. */
+struct candidates {
+	cublasLtMatmulAlgo_t algos[CANDIDATES_MAX];
+	uint32_t             count;
+};
+
+/* Adds up to MOST acceptable algorithms that cuBLASLt names for ASKED and that P accepts. */
+static void ask(struct cuda_backend *cuda, const struct product *asked, const struct product *p, uint32_t most,
+    struct candidates *list)
+{
+	cublasLtMatmulHeuristicResult_t results[ASK], checked;
+	cublasLtMatmulPreference_t      preference;
+	size_t   bytes = WORKSPACE_BYTES;
+	uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE, added = 0;
+	int      found = 0;
+
+	if (cublasLtMatmulPreferenceCreate(&preference))
+		return;
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+	if (cublasLtMatmulAlgoGetHeuristic(cuda->blas, asked->operation, asked->a, asked->b, asked->d, asked->d, preference, ASK,
+	    results,
+	        &found))
+		found = 0;
+	cublasLtMatmulPreferenceDestroy(preference);
+	for (int i = 0; i < found && added < most && list->count < CANDIDATES_MAX; i++) {
+		const cublasLtMatmulAlgo_t *algo = &results[i].algo;
+		bool                        known = false;
+
+		if (results[i].state != CUBLAS_STATUS_SUCCESS || !acceptable(cuda, algo))
+			continue;
+		if (asked != p && (cublasLtMatmulAlgoCheck(cuda->blas, p->operation, p->a, p->b, p->d, p->d, algo, &checked) ||
+		    checked.state != CUBLAS_STATUS_SUCCESS || checked.workspaceSize > WORKSPACE_BYTES))
+			continue;
+		for (uint32_t k = 0; k < list->count; k++)
+			known = known || memcmp(&list->algos[k], algo, sizeof *algo) == 0;
+		if (known)
+			continue;
+		list->algos[list->count++] = *algo;
+		added++;
+	}
+}
+
+/* The same for another product, [rows, n] of k inputs. */
+static void ask_donor(struct cuda_backend *cuda, const struct product *p, uint32_t n, uint32_t k, uint32_t rows, int to_float,
+    struct candidates *list)
+{
+	struct product donor;
+
+	if (!product_make(cuda, n, k, stride_of(k), stride_of(k), rows, stride_of(n), to_float, &donor))
+		return;
+	ask(cuda, &donor, p, DONOR_MAX, list);
+	product_free(&donor);
+}
+
+/* ---- Timing ---- */
+
+/* Microseconds of one of LAUNCHES launches, LAUNCH(0), LAUNCH(1), …: the median of some replays of a graph of them; 0 when one
+ * fails. */
+template <class F> static float time_launches(struct cuda_backend *cuda, uint32_t launches, F launch)
+{
+	struct linear_plan *linear = cuda->linear;
+	cudaGraph_t         graph = NULL;
+	cudaGraphExec_t     exec = NULL;
+	float               us[REPLAYS + 1], result = 0;
+	bool                fine = true;
+
+	if (cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "timing a linear layer"))
+		return 0;
+	for (uint32_t i = 0; i < launches && fine; i++)
+		fine = launch(i);
+	cuda_check(cuda, cudaStreamEndCapture(cuda->stream, &graph), "timing a linear layer");
+	fine = fine && !cuda->fault && !cuda_check(cuda, cudaGraphInstantiate(&exec, graph, 0), "timing a linear layer");
+	for (int i = 0; i <= REPLAYS && fine; i++) {
+		float ms = 0;
+
+		fine = !cuda_check(cuda, cudaEventRecord(linear->begin, cuda->stream), "timing a linear layer") &&
+		       !cuda_check(cuda, cudaGraphLaunch(exec, cuda->stream), "timing a linear layer") &&
+		       !cuda_check(cuda, cudaEventRecord(linear->end, cuda->stream), "timing a linear layer") &&
+		       !cuda_check(cuda, cudaEventSynchronize(linear->end), "timing a linear layer") &&
+		       !cuda_check(cuda, cudaEventElapsedTime(&ms, linear->begin, linear->end), "timing a linear layer");
+		us[i] = ms * 1000 / launches;
+	}
+	if (fine) { /* the first one warmed up */
+		for (int i = 1; i <= REPLAYS; i++)
+			for (int j = i; j > 1 && us[j] < us[j - 1]; j--) {
+				float t = us[j];
+				us[j] = us[j - 1];
+				us[j - 1] = t;
+			}
+		result = us[1 + REPLAYS / 2];
+	}
+	if (exec)
+		cudaGraphExecDestroy(exec);
+	if (graph)
+		cudaGraphDestroy(graph);
+	return result;
+}
+
+/* The same of one product over weights of the same shape. */
+static float time_product(struct cuda_backend *cuda, const struct product *p, const cublasLtMatmulAlgo_t *algo,
+    const struct backend_weight *const *weights, uint32_t count, uint32_t launches, const void *x, void *y)
+{
+	return time_launches(cuda, launches, [&](uint32_t i) {
+		return product_run(cuda, p, algo, weights[i % count]->data, x, y) == CUBLAS_STATUS_SUCCESS;
+	});
+}
+
+static float time_skinny(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
+    const struct backend_weight *const *weights, uint32_t count, uint32_t launches)
+{
+	return time_launches(cuda, launches, [&](uint32_t i) {
+		struct linear_job each = *job;
+
+		each.w = weights[i % count];
+		return linear_skinny(cuda, &each, variant) == STATUS_OK;
+	});
+}
+
+/* ---- Bits ---- */
+
+/* True when row 0 of Y has the bits of the shape's reference, or becomes it. */
+static bool agrees(struct cuda_backend *cuda, const struct backend_weight *w, const void *y, int to_float)
+{
+	struct linear_plan *linear = cuda->linear;
+	size_t              bytes = w->rows * (to_float ? sizeof(float) : element_bytes(cuda));
+	char               *row = (char *)malloc(bytes);
+	bool                same = true;
+
+	if (!row || cuda_check(cuda, cudaMemcpyAsync(row, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") ||
+	    cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "comparing bits")) {
+		free(row);
+		return false;
+	}
+	for (uint32_t i = 0; i < linear->reference_count; i++) {
+		const struct reference *r = &linear->references[i];
+
+		if (r->n != w->rows || r->k != w->columns || r->to_float != to_float)
+			continue;
+		same = memcmp(r->bits, row, bytes) == 0;
+		free(row);
+		return same;
+	}
+	if (linear->reference_count < REFERENCES_MAX)
+		linear->references[linear->reference_count++] = { w->rows, w->columns, to_float, row };
+	else
+		free(row);
+	return true;
+}
+
+/* ---- Plans ---- */
+
+/* Sizes between which one algorithm serves: powers of two, and halfway between them from 32 on. */
+static uint32_t bucket_of(uint32_t rows)
+{
+	uint32_t bucket = 1;
+
+	while (bucket < rows)
+		bucket *= 2;
+	return bucket > 32 && bucket / 4 * 3 >= rows ? bucket / 4 * 3 : bucket;
+}
+
+static uint32_t same_shape(const struct cuda_backend *cuda, const struct backend_weight *w,
+    const struct backend_weight *ret[ROTATE_MAX])
+{
+	uint32_t count = 1;
+
+	ret[0] = w;
+	for (const struct backend_weight *other = cuda->weights; other && count < ROTATE_MAX; other = other->next)
+		if (other != w && !other->int4 == !w->int4 && !other->data == !w->data && other->rows == w->rows && other->columns ==
+		    w->columns &&
+		    (w->data || (other->byte.kind == w->byte.kind && other->byte.granule == w->byte.granule && other->input == w->input)))
+			ret[count++] = other;
+	return count;
+}
+
+/* One variant of linear_skinny for W: does it take the shape and give the reference's bits, and is it faster than those before? */
+static enum status try_variant(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
+    const struct backend_weight *const *weights, uint32_t count, bool timed, struct plan *plan)
+{
+	enum status status = linear_skinny(cuda, job, variant);
+	float       us = 1;
+
+	if (status)
+		return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+	if (cuda->rehearsing && !agrees(cuda, job->w, job->y, job->to_float)) {
+		plan->own_differs = 1;
+		return cuda->fault;
+	}
+	if (timed)
+		us = time_skinny(cuda, job, variant, weights, count, 12);
+	if (us > 0 && (plan->own_us == 0 || us < plan->own_us)) {
+		plan->own_us = us;
+		plan->variant = *variant;
+	}
+	return cuda->fault;
+}
+
+/* The fastest of the default, its neighbours in the size of a stage, and boxes of just the rows. */
+static enum status consider_skinny(struct cuda_backend *cuda, const struct linear_job *job,
+    const struct backend_weight *const *weights, uint32_t count, bool timed, struct plan *plan)
+{
+	const struct skinny_variant first = skinny_default(job->w->rows, (uint32_t)cuda->multiprocessors, 0);
+	struct skinny_variant       variants[] = { first, first, first, first };
+	enum status                 status = STATUS_OK;
+
+	variants[1].panels *= 2;
+	variants[2].panels /= 2; /* none is refused */
+	variants[3].exact = 1;
+	for (uint32_t i = 0; i < (timed ? sizeof variants / sizeof *variants : 1) && !status && !plan->own_differs; i++)
+		status = try_variant(cuda, job, &variants[i], weights, count, timed, plan);
+	if (!status && !plan->own_differs && plan->own_us > 0)
+		plan->way = WAY_SKINNY;
+	return status;
+}
+
+/* Chooses the algorithm for W and this many rows.  In a rehearsal x holds nothing of worth: it is filled with random
+ * values, and bits are compared. */
+static enum status choose(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
+    uint32_t rows,
+    void *y, uint32_t y_stride, int to_float, struct plan *plan)
+{
+	const struct backend_weight *weights[ROTATE_MAX];
+	struct candidates            list = {};
+	struct product               p;
+	uint64_t bytes = (uint64_t)w->rows * w->stride * element_bytes(cuda);
+	uint32_t weight_count = same_shape(cuda, w, weights), launches = rows <= 128 ? 12 : rows <= 1024 ? 4 : 2;
+	bool     timed = bytes >= TIMED_BYTES;
+
+	*plan = { w->rows, w->columns, w->stride, bucket_of(rows), to_float };
+	if (!product_make(cuda, w->rows, w->columns, w->stride, x_stride, rows, y_stride, to_float, &p))
+		return STATUS_NOMEM;
+	ask(cuda, &p, &p, OWN_MAX, &list);
+	/* Few rows: the list knows little of products that must not be split.  Others' algorithms do better. */
+	if (timed && rows <= 128) {
+		ask_donor(cuda, &p, DONOR, DONOR, rows, to_float, &list);
+		ask_donor(cuda, &p, DONOR, DONOR, 16, to_float, &list);
+		ask_donor(cuda, &p, w->rows, DONOR, 16, to_float, &list);
+	}
+	for (uint32_t more = 16; list.count == 0 && more <= 256; more *= 4)
+		ask_donor(cuda, &p, w->rows, w->columns, more, to_float, &list);
+	if (cuda->rehearsing)
+		rows_random(cuda, (void *)x, (uint64_t)rows * x_stride, 1, 42);
+	for (uint32_t i = 0; i < list.count && !cuda->fault; i++) {
+		float us = 1;
+
+		if (product_run(cuda, &p, &list.algos[i], w->data, x, y) != CUBLAS_STATUS_SUCCESS ||
+		    (cuda->rehearsing && !agrees(cuda, w, y, to_float)))
+			continue;
+		if (timed)
+			us = time_product(cuda, &p, &list.algos[i], weights, weight_count, launches, x, y);
+		if (us > 0 && (plan->way == WAY_PLAIN || us < plan->us)) {
+			plan->algo = list.algos[i];
+			plan->way = WAY_LIBRARY;
+			plan->us = us;
+		}
+		if (!timed && plan->way != WAY_PLAIN)
+			break;
+	}
+	product_free(&p);
+	if (cuda->kernels == KERNELS_OWN && rows <= LINEAR_SKINNY_ROWS && !cuda->fault) {
+		struct linear_job job = { w, x, y, x_stride, rows, y_stride, to_float };
+
+		return consider_skinny(cuda, &job, weights, weight_count, timed, plan);
+	}
+	return cuda->fault;
+}
+
+static struct plan *find_plan(struct cuda_backend *cuda, const struct backend_weight *w, uint32_t rows, int to_float)
+{
+	uint32_t bucket = bucket_of(rows);
+
+	for (uint32_t i = 0; i < cuda->linear->count; i++) {
+		struct plan *plan = &cuda->linear->plans[i];
+
+		if (plan->bucket == bucket && plan->n == w->rows && plan->k == w->columns && plan->to_float == to_float)
+			return plan;
+	}
+	return NULL;
+}
+
+enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
+    uint32_t rows, void *y, uint32_t y_stride, int to_float)
+{
+	struct plan      *plan = find_plan(cuda, w, rows, to_float), made;
+	struct linear_job job = { w, x, y, x_stride, rows, y_stride, to_float, 0, cuda->step.dependent };
+	struct product    p;
+	cublasStatus_t    code;
+
+	if (rows == 0)
+		return STATUS_OK;
+	if (w->byte.values)
+		return byte_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+	if (w->int4)
+		return int4_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+	cuda->step.launches++;
+	if (cuda->kernels == KERNELS_PORTABLE && cuda->dtype != DTYPE_F32)
+		return linear_portable(cuda, &job);
+	if (!plan) {
+		enum status status;
+
+		if (cuda->step.recording)
+			return cuda_check(cuda, cudaErrorStreamCaptureUnsupported, "a linear layer that was never rehearsed");
+		status = choose(cuda, w, x, x_stride, rows, y, y_stride, to_float, &made);
+		if (status)
+			return status;
+		plan = &made;
+		if (cuda->linear->count < PLANS_MAX) {
+			plan = &cuda->linear->plans[cuda->linear->count++];
+			*plan = made;
+		}
+	}
+	if (plan->way == WAY_SKINNY)
+		return linear_skinny(cuda, &job, &plan->variant);
+	if (plan->way == WAY_PLAIN)
+		return run_plain(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+	if (!product_make(cuda, w->rows, w->columns, w->stride, x_stride, rows, y_stride, to_float, &p))
+		return STATUS_NOMEM;
+	code = product_run(cuda, &p, &plan->algo, w->data, x, y);
+	product_free(&p);
+	if (code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE) /* this size, though its bucket was fine */
+		return run_plain(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+	return code == CUBLAS_STATUS_SUCCESS ? cuda_launched(cuda, "linear") : cuda_check(cuda, cudaErrorUnknown, "cublasLtMatmul");
+}
+
+/* How weights were loaded: the first note. */
+static const char *upload_note(struct cuda_backend *cuda)
+{
+	const struct upload_totals *t = &cuda->uploaded;
+	char   widened[160] = "";
+	double seconds = (double)t->ns * 1e-9, thread_ns = (double)(t->fill_ns + t->wait_ns + 1);
+
+	if (!t->ns)
+		return "weights: none were loaded from files";
+	if (t->widened)
+		snprintf(widened, sizeof widened, "; of %u matrices of bytes %u became 16 bits, the first one %s", t->narrow, t->widened,
+		    t->first_widened);
+	snprintf(cuda->linear->note, sizeof cuda->linear->note, "weights: %.3f GB in files, %.3f GB on the device in %.2f s, "
+	    "%.1f GB/s of the files by %u threads, which %s %.0f %% of their time and waited for the link %.0f %%; %s%s",
+	    (double)t->stored_bytes * 1e-9, (double)t->sent_bytes * 1e-9, seconds, (double)t->stored_bytes * 1e-9 / seconds, t->threads,
+	    t->on_device ? "read" : "read and decoded", 100 * (double)t->fill_ns / thread_ns, 100 * (double)t->wait_ns / thread_ns,
+	    cuda_load_words(&cuda->base), widened);
+	if (cuda->int4.slabs || cuda->int4.decoded) {
+		size_t length = strlen(cuda->linear->note);
+
+		snprintf(cuda->linear->note + length, sizeof cuda->linear->note - length,
+		    "; of four bits %u stay so, %u became 16 bits%s%s",
+		    cuda->int4.slabs, cuda->int4.decoded, cuda->int4.decoded ? ", the first one " : "", cuda->int4.why);
+	}
+	return cuda->linear->note;
+}
+
+/* What was chosen, for the log. */
+const char *cuda_notes(struct backend *b, uint32_t index)
+{
+	static const char *const ways[] = { "plain kernel", "cuBLASLt", "own kernel" };
+	struct linear_plan *linear = cuda_of(b)->linear;
+	const struct plan  *plan = &linear->plans[index > 0 && index <= PLANS_MAX ? index - 1 : 0];
+	int32_t             id = 0, tile = 0, stages = 0;
+	size_t              written;
+
+	if (index == 0)
+		return upload_note(cuda_of(b));
+	if (index > linear->count)
+		return step_note(cuda_of(b), index - linear->count - 1);
+	if (plan->us > 0) {
+		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written);
+		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &written);
+		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, &stages, sizeof stages, &written);
+	}
+	snprintf(linear->note, sizeof linear->note, "linear %u x %u%s, up to %u rows: %s; cuBLASLt's algorithm %d, tile %d, stages %d, "
+	    "%.1f us; own %.1f us by stages of %u panels%s%s%s", plan->n, plan->k, plan->to_float ? " to float32" : "", plan->bucket,
+	    ways[plan->way], id, tile, stages, (double)plan->us, (double)plan->own_us, plan->variant.panels,
+	    plan->variant.exact ? ", exact" : "", plan->own_differs ? ", whose bits differ" : "",
+	    plan->gated ? ", with silu" : plan->gated_tried ? ", not with silu" : "");
+	return linear->note;
+}
+
+/* ---- The library's own choice ---- */
+
+/* Its first answer, whatever it splits: what one gets who asks for nothing. */
+static bool first_answer(struct cuda_backend *cuda, const struct product *p, cublasLtMatmulAlgo_t *ret)
+{
+	cublasLtMatmulHeuristicResult_t result;
+	cublasLtMatmulPreference_t      preference;
+	size_t bytes = WORKSPACE_BYTES;
+	int    found = 0;
+
+	if (cublasLtMatmulPreferenceCreate(&preference))
+		return false;
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+	if (cublasLtMatmulAlgoGetHeuristic(cuda->blas, p->operation, p->a, p->b, p->d, p->d, preference, 1, &result, &found))
+		found = 0;
+	cublasLtMatmulPreferenceDestroy(preference);
+	if (found != 1 || result.state != CUBLAS_STATUS_SUCCESS)
+		return false;
+	*ret = result.algo;
+	return true;
+}
+
+/* Times products of W with random rows: RET gets the seconds of TIME(job, weights, count), which gives microseconds. */
+template <class F> static enum status time_ways(struct backend *b, const struct backend_weight *w, uint32_t rows, int to_float,
+    double *ret, F time)
+{
+	struct cuda_backend         *cuda = cuda_of(b);
+	const struct backend_weight *weights[ROTATE_MAX];
+	struct linear_job            job = { w, NULL, NULL, stride_of(w->columns), rows, stride_of(w->rows), to_float };
+	uint32_t count = w->data || w->byte.values ? same_shape(cuda, w, weights) : 0;
+	size_t   x_bytes = (size_t)rows * job.x_stride * element_bytes(cuda);
+	size_t   y_bytes = (size_t)(rows + 3) * job.y_stride * sizeof(float); /* byte_library_begin rounds up to 4 rows */
+	char    *data = NULL;
+	float    us;
+
+	if (cuda->fault || !count || !rows || !cuda->scratch.workspace)
+		return cuda->fault ? cuda->fault : STATUS_INVALID;
+	x_bytes = (x_bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+	if (cuda_check(cuda, cudaSetDevice(cuda->device), "cudaSetDevice"))
+		return cuda->fault;
+	if (cudaMalloc((void **)&data, x_bytes + y_bytes)) {
+		cudaGetLastError();
+		return STATUS_NOMEM;
+	}
+	rows_random(cuda, data, (uint64_t)rows * job.x_stride, 1, 42);
+	job.x = data;
+	job.y = data + x_bytes;
+	us = time(job, weights, count);
+	cudaStreamSynchronize(cuda->stream);
+	cudaFree(data);
+	*ret = us * 1e-6;
+	return cuda->fault ? cuda->fault : us > 0 ? STATUS_OK : STATUS_UNSUPPORTED;
+}
+
+/* Microseconds of the library's product with bytes; 0: it has none. */
+static float time_byte_library(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
+    uint32_t count)
+{
+	struct byte_library library;
+	float               us = 0;
+
+	if (byte_library_begin(cuda, job->w, job->x, job->x_stride, job->rows, job->y_stride, job->to_float, NULL, &library)) {
+		us = time_launches(cuda, 12, [&](uint32_t i) { return byte_library_run(cuda, &library, weights[i % count], job->y); });
+		byte_library_end(&library);
+	}
+	return us;
+}
+
+enum status cuda_library(struct backend *b, const struct backend_weight *w, uint32_t rows, int to_float, double *ret)
+{
+	enum status status = time_ways(b, w, rows, to_float, ret, [&](struct linear_job &job,
+	    const struct backend_weight *const *weights, uint32_t count) -> float {
+		struct product       p;
+		cublasLtMatmulAlgo_t algo;
+		float                us = 0;
+
+		if (w->byte.values)
+			return time_byte_library(cuda_of(b), &job, weights, count);
+		if (w->int4)
+			return 0;
+		if (!product_make(cuda_of(b), w->rows, w->columns, w->stride, job.x_stride, rows, job.y_stride, to_float, &p))
+			return us;
+		if (first_answer(cuda_of(b), &p, &algo))
+			us = time_product(cuda_of(b), &p, &algo, weights, count, 12, job.x, job.y);
+		product_free(&p);
+		return us;
+	});
+
+	return status == STATUS_UNSUPPORTED ? STATUS_NOT_FOUND : status;
+}
+
+/* ---- Own ways ---- */
+
+/* Ways that the bench compares: 0 and 1 what is taken, launched plainly and dependently; 2 linear_portable; then every variant
+ * of linear_skinny there is.  Of matrices of bytes, whose inputs are rounded on the way if they have to be, only 0 and 1. */
+enum { WAY_FIRST_VARIANT = 3, WAY_VARIANTS = 2 * 2 * 4 * 4 * 2 };
+
+static struct skinny_variant variant_of(const struct cuda_backend *cuda, const struct backend_weight *w, uint32_t way)
+{
+	static const uint32_t sizes[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 2, 3 } };
+	uint32_t              i = (way - WAY_FIRST_VARIANT) / 2, blocks = (uint32_t)cuda->multiprocessors;
+
+	if (way < WAY_FIRST_VARIANT)
+		return skinny_default(w->rows, blocks, 0);
+	return { sizes[i / 8 % 4][0], sizes[i / 8 % 4][1], 1u << i / 2 % 4, i / 32 % 2 ? blocks / 2 : blocks, 0, (int)(i % 2) };
+}
+
+/* Microseconds of the product with bytes that is taken. */
+static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
+    uint32_t count)
+{
+	float us = 0;
+
+	cuda->step.dependent = job->dependent;
+	if (!byte_run(cuda, job->w, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
+		us = time_launches(cuda, 12, [&](uint32_t i) {
+			return byte_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
+			    STATUS_OK;
+		});
+	cuda->step.dependent = 0;
+	return us;
+}
+
+static float time_int4(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
+    uint32_t count)
+{
+	int   before = cuda->step.dependent;
+	float us = 0;
+
+	cuda->step.dependent = job->dependent;
+	/* Once outside of a recording: algorithms are chosen for slices that are decoded. */
+	if (!int4_run(cuda, weights[0], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
+		us = time_launches(cuda, 12, [&](uint32_t i) {
+			return int4_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
+			    STATUS_OK;
+		});
+	cuda->step.dependent = before;
+	return us;
+}
+
+enum status cuda_product_way(struct backend *b, const struct backend_weight *w, uint32_t rows, int to_float, uint32_t way,
+    char words[BACKEND_WAY_MAX], double *ret)
+{
+	struct cuda_backend  *cuda = cuda_of(b);
+	struct skinny_variant v = variant_of(cuda, w, way);
+	int                   dependent = way < WAY_FIRST_VARIANT ? way == 1 : (way - WAY_FIRST_VARIANT) % 2;
+
+	if (way >= WAY_FIRST_VARIANT + WAY_VARIANTS || ((w->byte.values || w->int4) && way >= WAY_FIRST_VARIANT))
+		return STATUS_NOT_FOUND;
+	if (w->int4 && way < 2)
+		snprintf(words, BACKEND_WAY_MAX, "four bits%s", dependent ? ", dependent" : "");
+	else if (w->byte.values && way < 2)
+		snprintf(words, BACKEND_WAY_MAX, "bytes%s", dependent ? ", dependent" : "");
+	else if (way == 2)
+		snprintf(words, BACKEND_WAY_MAX, "portable");
+	else
+		snprintf(words, BACKEND_WAY_MAX, "%u × %u tiles, %u panels%s, %u blocks%s", v.groups, v.tiles, v.panels,
+		    v.exact ? " of exact boxes" : "", v.blocks, dependent ? ", dependent" : "");
+	return time_ways(b, w, rows, to_float, ret, [&](struct linear_job &job, const struct backend_weight *const *weights,
+	    uint32_t count) -> float {
+		enum status status;
+
+		job.dependent = dependent;
+		if (w->byte.values)
+			return way == 2 ? 0 : time_bytes(cuda, &job, weights, count);
+		if (w->int4)
+			return way == 2 ? 0 : time_int4(cuda, &job, weights, count);
+		if (way != 2) {
+			status = linear_skinny(cuda, &job, &v); /* outside of a recording, where what does not suit may be refused */
+			return status ? 0 : time_skinny(cuda, &job, &v, weights, count, 12);
+		}
+		status = linear_portable(cuda, &job);
+		return status ? 0 : time_launches(cuda, 12, [&](uint32_t i) {
+			struct linear_job each = job;
+
+			each.w = weights[i % count];
+			return linear_portable(cuda, &each) == STATUS_OK;
+		});
+	});
+}
+
+/* ---- Operations ---- */
+
+enum status cuda_linear(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
+    const struct activation *x, struct activation *y)
+{
+	struct cuda_backend *cuda = cuda_of(b);
+	struct cuda_rows    *from = rows_of(x), *to = rows_of(y);
+	const void          *input = from->data;
+	enum status          status;
+
+	if (!cuda->step.batch || (!w->data && !w->byte.values) || w->columns != from->width || w->rows != to->width ||
+	    cuda->step.rows > from->rows ||
+	    cuda->step.rows > to->rows || (bias && (!bias->vector || bias->columns != w->rows)))
+		return STATUS_INVALID;
+	if (rows_settle(cuda, from))
+		return cuda->fault;
+	if (w->input != WEIGHT_INPUT_FLOAT && w->data) {
+		if (from->width > cuda->scratch.limits.width ||
+		    (status = rows_round(cuda, w, from->data, from->stride, cuda->step.rows, cuda->scratch.rounded)))
+			return cuda->fault ? cuda->fault : STATUS_INVALID;
+		input = cuda->scratch.rounded;
+	}
+	status = linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
+	rows_written(to);
+	to->bias = bias ? bias->vector : NULL;
+	return status;
+}
+
+/* Row 0 of Y, in memory of malloc; NULL when it fails. */
+static char *first_row(struct cuda_backend *cuda, const void *y, size_t bytes)
+{
+	char *row = (char *)malloc(bytes);
+
+	if (row && !cuda_check(cuda, cudaMemcpyAsync(row, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") &&
+	    !cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "comparing bits"))
+		return row;
+	free(row);
+	return NULL;
+}
+
+/* After the two kernels, in a rehearsal: does the one give the same bits? */
+static enum status consider_gated(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
+    struct plan *plan)
+{
+	size_t      bytes = job->w->rows / 2 * element_bytes(cuda);
+	char       *two = first_row(cuda, job->y, bytes), *one;
+	enum status status = two ? linear_skinny(cuda, job, variant) : STATUS_NOMEM;
+
+	plan->gated_tried = 1;
+	if (!status) {
+		one = first_row(cuda, job->y, bytes);
+		plan->gated = one && memcmp(one, two, bytes) == 0;
+		free(one);
+	}
+	free(two);
+	return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
+}
+
+enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, const struct activation *x,
+    struct activation *gate_up, struct activation *y)
+{
+	struct cuda_backend  *cuda = cuda_of(b);
+	struct cuda_rows     *from = rows_of(x), *to = rows_of(y);
+	struct linear_job     job = { w, from->data, to->data, from->stride, cuda->step.rows, to->stride, 0, 1, cuda->step.dependent };
+	struct skinny_variant variant = skinny_default(w->rows, (uint32_t)cuda->multiprocessors, 1);
+	struct plan          *plan = find_plan(cuda, w, cuda->step.rows, 0);
+	enum status           status;
+
+	if (cuda->step.batch && w->data && !w->int4 && w->input == WEIGHT_INPUT_FLOAT && w->columns == from->width &&
+	    w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows && job.rows <= to->rows && plan && plan->gated) {
+		if (rows_settle(cuda, from))
+			return cuda->fault;
+		cuda->step.launches++;
+		status = linear_skinny(cuda, &job, &variant);
+		if (status != STATUS_UNSUPPORTED) {
+			rows_written(to);
+			return status;
+		}
+	}
+	status = cuda_linear(b, w, NULL, x, gate_up);
+	status = status ? status : cuda_silu_gate(b, gate_up, y);
+	plan = find_plan(cuda, w, cuda->step.rows, 0);
+	if (!status && cuda->rehearsing && !cuda->step.recording && w->data && !w->int4 && plan && plan->way == WAY_SKINNY &&
+	    !plan->gated_tried &&
+	    w->input == WEIGHT_INPUT_FLOAT)
+		return consider_gated(cuda, &job, &variant, plan);
+	return status;
+}
+
+enum status cuda_logits(struct backend *b, struct activation *x, const struct activation *residual_in,
+    const struct backend_weight *norm, float eps, const struct backend_weight *w)
+{
+	struct cuda_backend *cuda = cuda_of(b);
+	struct cuda_rows    *from = rows_of(x), *residual = residual_in ? rows_of(residual_in) : NULL;
+	const void          *input = cuda->scratch.normed;
+	uint32_t             rows = cuda->step.logit_rows;
+	enum status          status;
+
+	if (!cuda->step.batch || !norm->vector || (!w->data && !w->byte.values) || norm->columns != from->width || w->columns !=
+	    from->width ||
+	    from->width > cuda->scratch.limits.width || w->rows > cuda->scratch.limits.vocab ||
+	    (residual && residual->width != from->width))
+		return STATUS_INVALID;
+	status = rows_norm(cuda, from, residual, norm->vector, eps, cuda->scratch.normed, from->stride, rows, cuda->arrays.logit_rows);
+	if (!status && w->input != WEIGHT_INPUT_FLOAT && w->data) {
+		status = rows_round(cuda, w, input, from->stride, rows, cuda->scratch.rounded);
+		input = cuda->scratch.rounded;
+	}
+	if (!status)
+		status = linear_run(cuda, w, input, from->stride, rows, cuda->scratch.logits, cuda->scratch.vocab_stride, 1);
+	if (!status)
+		cuda->step.vocab = w->rows;
+	return status;
+}

@@ -1,0 +1,309 @@
+/* rows.cuh: kernels on whole rows: gather, norms, gates, pooling, rounding.  Invariant: a row's sums are taken by one block
+ * whose shape depends on the row's width only, in a fixed order, so its bits depend on nothing but the row. */
+#ifndef PENSTOCK_GPU_ROWS_CUH
+#define PENSTOCK_GPU_ROWS_CUH
+
+#include "gpu/block.cuh"
+
+#include <math.h>
+
+enum { NORM_THREADS_MAX = 1024, WARPS_MAX = NORM_THREADS_MAX / 32, PLAIN_THREADS = 256 };
+
+/* ---- Gather ---- */
+
+template <class T, class Y> static __global__ void embed_kernel(const T *w, uint32_t w_stride, const int32_t *tokens,
+    uint32_t vocab, Y *y, uint32_t y_stride, uint32_t width, struct step_mark mark)
+{
+	uint32_t row = blockIdx.x, token = (uint32_t)tokens[row];
+	const T *from = w + (size_t)(token < vocab ? token : 0) * w_stride;
+
+	mark_begin(mark);
+	for (uint32_t k = threadIdx.x; k < width; k += blockDim.x)
+		y[(size_t)row * y_stride + k] = from_float<Y>(to_float(from[k]));
+}
+
+template <class T> static __global__ void narrow_kernel(const float *x, uint32_t x_stride, T *y, uint32_t y_stride, uint32_t width)
+{
+	for (uint32_t k = threadIdx.x; k < width; k += blockDim.x)
+		y[(size_t)blockIdx.x * y_stride + k] = from_float<T>(x[(size_t)blockIdx.x * x_stride + k]);
+}
+
+/* y[r] += W[offset + positions[r]]; W may be a float vector. */
+template <class T, class Y> static __global__ void embed_add_kernel(const T *w, const float *vector, uint32_t w_stride,
+    const int32_t *positions, uint32_t offset, uint32_t w_rows, Y *y, uint32_t y_stride, uint32_t width)
+{
+	uint32_t row = blockIdx.x, at = offset + (positions ? (uint32_t)positions[row] : 0);
+
+	at = at < w_rows ? at : 0;
+	for (uint32_t k = threadIdx.x; k < width; k += blockDim.x) {
+		float add = vector ? vector[k] : to_float(w[(size_t)at * w_stride + k]);
+		Y    *to = y + (size_t)row * y_stride + k;
+
+		*to = from_float<Y>(to_float(*to) + add);
+	}
+}
+
+/* ---- Norms ---- */
+
+struct norm_job {
+	void       *x;             /* [rows][x_stride]; the sum with the residual is written back unless CHOSEN */
+	const void *residual;      /* may be NULL */
+	void       *y;
+	const int32_t *chosen;     /* rows of x; NULL: 0, 1, 2, … */
+	const float *w, *bias;     /* of the norm; bias: of LayerNorm */
+	const float *inner_bias, *inner_norm; /* what was postponed for the residual; either may be NULL */
+	float    inner_eps, eps;
+	uint32_t width, x_stride, residual_stride, y_stride;
+	int      x_is_wide; /* float32, whatever the backend's type */
+	struct step_mark mark;
+};
+
+/* COUNT values at a time, from either type. */
+template <int COUNT, class S> static __device__ inline void load_values(const S *from, float *ret)
+{
+#pragma unroll
+	for (int p = 0; p < COUNT / pack<S>::count; p++) {
+		pack<S> values = ((const pack<S> *)from)[p];
+
+#pragma unroll
+		for (int i = 0; i < pack<S>::count; i++)
+			ret[p * pack<S>::count + i] = to_float(values.v[i]);
+	}
+}
+
+template <int COUNT, class S> static __device__ inline void store_values(S *to, const float *from)
+{
+#pragma unroll
+	for (int p = 0; p < COUNT / pack<S>::count; p++) {
+		pack<S> values;
+
+#pragma unroll
+		for (int i = 0; i < pack<S>::count; i++)
+			values.v[i] = from_float<S>(from[p * pack<S>::count + i]);
+		((pack<S> *)to)[p] = values;
+	}
+}
+
+/* PACKS × COUNT values of a row in registers of each thread; packs of a thread lie blockDim apart. */
+template <int COUNT, int PACKS> struct norm_row {
+	static constexpr int each = PACKS * COUNT;
+	float v[each];
+
+	static __device__ uint32_t index(int i)
+	{
+		return (threadIdx.x + (uint32_t)(i / COUNT) * blockDim.x) * COUNT + (uint32_t)(i % COUNT);
+	}
+
+	template <class S> __device__ void load(const S *row, uint32_t width)
+	{
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			uint32_t at = index(p * COUNT);
+
+#pragma unroll
+			for (int i = 0; i < COUNT; i++)
+				v[p * COUNT + i] = 0;
+			if (at < width) /* may read the padding of a row */
+				load_values<COUNT>(row + at, v + p * COUNT);
+#pragma unroll
+			for (int i = 0; i < COUNT; i++)
+				v[p * COUNT + i] = at + (uint32_t)i < width ? v[p * COUNT + i] : 0;
+		}
+	}
+
+	template <class S> __device__ void store(S *row, uint32_t width) const
+	{
+#pragma unroll
+		for (int p = 0; p < PACKS; p++)
+			if (index(p * COUNT) < width)
+				store_values<COUNT>(row + index(p * COUNT), v + p * COUNT);
+	}
+
+	__device__ void add(const float *vector, uint32_t width)
+	{
+#pragma unroll
+		for (int i = 0; i < each; i++)
+			v[i] += index(i) < width ? vector[index(i)] : 0;
+	}
+
+	__device__ void scale(float factor, const float *w, uint32_t width)
+	{
+#pragma unroll
+		for (int i = 0; i < each; i++)
+			v[i] *= factor * (index(i) < width ? w[index(i)] : 0);
+	}
+
+	__device__ float squares(float mean, uint32_t width) const
+	{
+		float sum = 0;
+
+#pragma unroll
+		for (int i = 0; i < each; i++)
+			sum += index(i) < width ? (v[i] - mean) * (v[i] - mean) : 0;
+		return sum;
+	}
+};
+
+/* X is the type of what is normed: T, or float for the stream of layers. */
+template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(NORM_THREADS_MAX)
+    norm_kernel(struct norm_job job)
+{
+	constexpr int count = pack<T>::count;
+	__shared__ float       shared[WARPS_MAX];
+	norm_row<count, PACKS> row, delta;
+	size_t                 r = job.chosen ? (size_t)job.chosen[blockIdx.x] : blockIdx.x; /* of `take`: before the wait, too */
+	float                  mean = 0, sum = 0;
+
+	dependents_launch();
+	dependency_wait();
+	mark_begin(job.mark);
+	row.load((const X *)job.x + r * job.x_stride, job.width);
+	if (job.residual) {
+		delta.load((const T *)job.residual + r * job.residual_stride, job.width);
+		if (job.inner_bias)
+			delta.add(job.inner_bias, job.width);
+		if (job.inner_norm)
+			delta.scale(rsqrtf(block_sum(delta.squares(0, job.width), shared) / job.width + job.inner_eps), job.inner_norm,
+			    job.width);
+#pragma unroll
+		for (int i = 0; i < delta.each; i++)
+			row.v[i] += delta.v[i];
+		if (!job.chosen && job.x != job.y)
+			row.store((X *)job.x + r * job.x_stride, job.width);
+	}
+	if (LAYER) {
+#pragma unroll
+		for (int i = 0; i < row.each; i++)
+			sum += row.v[i];
+		mean = block_sum(sum, shared) / job.width;
+	}
+	sum = rsqrtf(block_sum(row.squares(mean, job.width), shared) / job.width + job.eps);
+	if (LAYER) {
+#pragma unroll
+		for (int i = 0; i < row.each; i++)
+			row.v[i] -= mean;
+	}
+	row.scale(sum, job.w, job.width);
+	if (LAYER)
+		row.add(job.bias, job.width);
+	row.store((T *)job.y + (size_t)blockIdx.x * job.y_stride, job.width);
+}
+
+template <class T> static __global__ void bias_kernel(T *x, uint32_t stride, const float *bias, uint32_t width)
+{
+	for (uint32_t k = threadIdx.x; k < width; k += blockDim.x) {
+		T *to = x + (size_t)blockIdx.x * stride + k;
+		*to = from_float<T>(to_float(*to) + bias[k]);
+	}
+}
+
+/* ---- Gates ---- */
+
+/* y = silu(gate) · up */
+template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) silu_kernel(const T *x, uint32_t x_stride, T *y,
+    uint32_t y_stride, uint32_t width, struct step_mark mark)
+{
+	uint32_t k = (blockIdx.x * PLAIN_THREADS + threadIdx.x) * pack<T>::count;
+	const T *gate = x + (size_t)blockIdx.y * x_stride + k, *up = gate + width;
+	T       *to = y + (size_t)blockIdx.y * y_stride + k;
+
+	dependents_launch();
+	dependency_wait();
+	mark_begin(mark);
+	if (k + pack<T>::count <= width && width % pack<T>::count == 0) {
+		pack<T> a = *(const pack<T> *)gate, b = *(const pack<T> *)up, c;
+
+#pragma unroll
+		for (int i = 0; i < pack<T>::count; i++) {
+			float g = to_float(a.v[i]);
+			c.v[i] = from_float<T>(g / (1 + expf(-g)) * to_float(b.v[i]));
+		}
+		*(pack<T> *)to = c;
+		return;
+	}
+	for (int i = 0; i < pack<T>::count && k + (uint32_t)i < width; i++) {
+		float g = to_float(gate[i]);
+		to[i] = from_float<T>(g / (1 + expf(-g)) * to_float(up[i]));
+	}
+}
+
+template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) gelu_kernel(T *x, uint32_t stride, const float *bias,
+    uint32_t width, struct step_mark mark)
+{
+	uint32_t k = blockIdx.x * PLAIN_THREADS + threadIdx.x;
+
+	mark_begin(mark);
+	if (k < width) {
+		T    *at = x + (size_t)blockIdx.y * stride + k;
+		float v = to_float(*at) + (bias ? bias[k] : 0);
+
+		*at = from_float<T>(v * 0.5f * (1 + erff(v * 0.70710678118654752f)));
+	}
+}
+
+/* ---- Pooling ---- */
+
+template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) pool_kernel(const T *x, uint32_t stride,
+    const int32_t *chosen, float *ret, uint32_t width, struct step_mark mark)
+{
+	__shared__ float shared[PLAIN_THREADS / 32];
+	const T *row = x + (size_t)chosen[blockIdx.x] * stride;
+	float    sum = 0;
+
+	mark_begin(mark);
+	for (uint32_t k = threadIdx.x; k < width; k += PLAIN_THREADS)
+		sum += to_float(row[k]) * to_float(row[k]);
+	sum = block_sum(sum, shared);
+	for (uint32_t k = threadIdx.x; k < width; k += PLAIN_THREADS) /* a row of zeroes stays one */
+		ret[(size_t)blockIdx.x * width + k] = sum > 0 ? to_float(row[k]) / sqrtf(sum) : to_float(row[k]);
+}
+
+/* ---- Inputs that a checkpoint wants rounded ---- */
+
+static __device__ float round_f8(float x)
+{
+	uint32_t bits = __float_as_uint(x), sign = bits & 0x80000000;
+	float    size = __uint_as_float(bits ^ sign), rounded;
+
+	if (size < 0x1p-6f) { /* steps of 2⁻⁹: the last place of 2¹⁴ */
+		rounded = __fadd_rn(size, 0x1p14f);
+		rounded = __fadd_rn(rounded, -0x1p14f);
+	} else {
+		uint32_t up = (bits ^ sign) + 0x7ffff + (bits >> 20 & 1);
+		rounded = size < 448 ? __uint_as_float(up & ~0xfffffu) : size > 448 ? 448 : size;
+	}
+	return __uint_as_float(__float_as_uint(rounded) | sign);
+}
+
+/* A block for a group of a row: x = round(x / s) · s, s = amax / largest or FIXED. */
+template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) round_kernel(const T *x, T *y, uint32_t stride,
+    uint32_t width,
+    uint32_t group, float largest, float fixed, struct step_mark mark)
+{
+	__shared__ float shared[PLAIN_THREADS / 32];
+	uint32_t first = blockIdx.x * group, count = width - first < group ? width - first : group;
+	const T *from = x + (size_t)blockIdx.y * stride + first;
+	T       *to = y + (size_t)blockIdx.y * stride + first;
+	float    amax = 0, scale = fixed;
+
+	mark_begin(mark);
+	for (uint32_t k = threadIdx.x; k < count; k += PLAIN_THREADS)
+		amax = fmaxf(amax, fabsf(to_float(from[k])));
+	for (int o = 16; o; o >>= 1)
+		amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, o));
+	if (threadIdx.x % 32 == 0)
+		shared[threadIdx.x / 32] = amax;
+	__syncthreads();
+	for (int i = 0; i < PLAIN_THREADS / 32; i++)
+		amax = fmaxf(amax, shared[i]);
+	if (!(scale > 0))
+		scale = fmaxf(__fdiv_rn(amax, largest), 1e-12f);
+	for (uint32_t k = threadIdx.x; k < count; k += PLAIN_THREADS) {
+		float q = __fdiv_rn(to_float(from[k]), scale);
+
+		q = largest == 448 ? round_f8(q) : fminf(fmaxf(rintf(q), -128), 127);
+		to[k] = from_float<T>(q * scale);
+	}
+}
+
+#endif

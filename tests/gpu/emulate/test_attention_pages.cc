@@ -1,0 +1,280 @@
+/* test_attention_pages.cc: attention of prompts, of decodes and of everything else (gpu/attention_prefill.cuh, _decode.cuh,
+ * _plain.cuh) against a softmax in double.  Pages lie anywhere; what no token was written to holds NaN, and so do outputs.  A
+ * sequence's bits must be the same alone and among others, and of a prompt however it is cut. */
+#include "expect.h"
+#include "gpu/attention_decode.cuh"
+#include "gpu/attention_plain.cuh"
+#include "gpu/attention_prefill.cuh"
+
+#include <algorithm>
+
+struct sequence {
+	uint32_t rows, context;
+};
+
+struct shape {
+	uint32_t group, kv_heads, block_size;
+	int      full;
+	uint32_t swizzle = 0; /* of the pools (struct cuda_kv) */
+};
+
+template <class T> static double error_of(void);
+template <> double error_of<float>(void) { return 1e-5; }
+template <> double error_of<__nv_bfloat16>(void) { return 7e-3; }
+template <> double error_of<__half>(void) { return 1.5e-3; }
+
+/* Values are a function of what they belong to, so that a sequence has the same ones in every batch. */
+static float value(uint32_t kind, uint32_t context, uint32_t token, uint32_t head, uint32_t d)
+{
+	uint64_t state = (((uint64_t)kind * 1009 + context) * 100003 + token) * 10007 + head * 521 + d;
+
+	return random_value(&state);
+}
+
+/* Everything that a launch reads and writes. */
+template <class T, int DIM> struct world {
+	struct shape               shape;
+	std::vector<sequence>      sequences;
+	std::vector<T>             keys, values, qkv, y;
+	std::vector<int32_t>       tables, row_sequence, arrived, counts;
+	std::vector<step_sequence> entries;
+	std::vector<step_item>     items;
+	std::vector<step_tile>     tiles;
+	std::vector<float>         partials, sums;
+	uint32_t                   rows, stride, mark = 0;
+	struct attention_job       job = {};
+
+	world(const struct shape &shape_, std::vector<sequence> sequences_, uint32_t padding, uint64_t seed);
+	uint32_t heads() const { return shape.group * shape.kv_heads; }
+	void     check(const char *what) const;
+	std::vector<T> rows_of(size_t s) const
+	{
+		const T *first = &y[(size_t)entries[s].first_row * stride];
+		return std::vector<T>(first, first + (size_t)entries[s].rows * stride);
+	}
+};
+
+template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std::vector<sequence> sequences_, uint32_t padding,
+    uint64_t seed) : shape(shape_), sequences(sequences_), rows(padding)
+{
+	uint32_t blocks = 3, block = 0, partial = 0;
+	uint64_t random = seed + 7;
+	std::vector<int32_t> order;
+
+	for (const sequence &s : sequences) {
+		rows += s.rows;
+		blocks += (s.context + shape.block_size - 1) / shape.block_size;
+	}
+	stride = heads() * DIM + 16;
+	for (uint32_t i = 0; i < blocks; i++)
+		order.push_back((int32_t)i);
+	for (uint32_t i = blocks; i > 1; i--)
+		std::swap(order[i - 1], order[random_word(&random) % i]);
+	keys.assign((size_t)blocks * shape.kv_heads * shape.block_size * DIM, from_float<T>(NAN));
+	values = keys;
+	qkv.assign((size_t)rows * stride, from_float<T>(NAN));
+	y = qkv;
+	row_sequence.assign(rows, -1);
+	arrived.assign((size_t)rows * heads(), 0);
+	for (uint32_t s = 0, row = 0; s < sequences.size(); row += sequences[s++].rows) {
+		struct step_sequence entry = {};
+		uint32_t             context = sequences[s].context, run = attention_run(context);
+
+		entry.first_row = (int32_t)row;
+		entry.rows = (int32_t)sequences[s].rows;
+		entry.context = (int32_t)context;
+		entry.table[1] = (int32_t)tables.size();
+		entry.first_item = (int32_t)items.size();
+		entry.items = (int32_t)((context + run - 1) / run);
+		for (uint32_t begin = 0; begin < context; begin += run, partial += sequences[s].rows * heads())
+			items.push_back({ (int32_t)s, (int32_t)begin, (int32_t)std::min(begin + run, context), (int32_t)partial });
+		for (uint32_t first = 0; first < sequences[s].rows; first += CUDA_TILE)
+			tiles.push_back({ (int32_t)s, (int32_t)first });
+		for (uint32_t t = 0; t < context; t++) {
+			if (t % shape.block_size == 0)
+				tables.push_back(order[block++]);
+			for (uint32_t h = 0; h < shape.kv_heads; h++)
+				for (uint32_t d = 0; d < DIM; d++) {
+					size_t at = (((size_t)tables.back() * shape.kv_heads + h) * shape.block_size + t % shape.block_size) * DIM +
+					    (d ^ (t & shape.swizzle) << 3);
+
+					keys[at] = from_float<T>(value(0, context, t, h, d));
+					values[at] = from_float<T>(value(1, context, t, h, d));
+				}
+		}
+		for (uint32_t r = 0; r < sequences[s].rows; r++) {
+			row_sequence[row + r] = (int32_t)s;
+			for (uint32_t i = 0; i < heads() * DIM; i++)
+				qkv[(size_t)(row + r) * stride + i] = from_float<T>(value(2, context, context - sequences[s].rows + r, i / DIM,
+				    i % DIM));
+		}
+		entries.push_back(entry);
+	}
+	counts = { (int32_t)items.size(), (int32_t)tiles.size(), (int32_t)sequences.size(), (int32_t)rows };
+	partials.assign((size_t)partial * DIM, NAN);
+	sums.assign((size_t)partial * 2, NAN);
+	job.qkv = qkv.data();
+	job.keys = keys.data();
+	job.values = values.data();
+	job.y = y.data();
+	job.sequences = entries.data();
+	job.items = items.data();
+	job.tiles = tiles.data();
+	job.tables = tables.data();
+	job.row_sequence = row_sequence.data();
+	job.counts = counts.data();
+	job.partials = partials.data();
+	job.sums = sums.data();
+	job.arrived = arrived.data();
+	job.stride = job.y_stride = stride;
+	job.q_heads = job.partial_heads = heads();
+	job.kv_heads = shape.kv_heads;
+	job.group = shape.group;
+	job.head_dim = DIM;
+	while (1u << job.block_shift < shape.block_size)
+		job.block_shift++;
+	job.kv_group = 1;
+	job.swizzle = shape.swizzle;
+	job.scale = 0.4f / sqrtf(DIM);
+	job.full = shape.full;
+	job.mark = { &mark, 4 };
+}
+
+template <class T, int DIM> void world<T, DIM>::check(const char *what) const
+{
+	std::vector<double> weights, sum(DIM);
+
+	expect(mark == 4, "mark");
+	expect(std::count(arrived.begin(), arrived.end(), 0) == (long)arrived.size(), "%s: counters are not back at 0", what);
+	for (uint32_t row = 0; row < rows; row++) {
+		int32_t s = row_sequence[row];
+
+		for (uint32_t i = heads() * DIM; i < stride; i++)
+			expect(isnan(to_float(y[(size_t)row * stride + i])), "%s: padding of a row was written", what);
+		for (uint32_t h = 0; h < heads() && s >= 0; h++) {
+			const sequence &its = sequences[(size_t)s];
+			uint32_t before = its.context - its.rows + row - (uint32_t)entries[(size_t)s].first_row;
+			uint32_t limit = shape.full ? its.context : before + 1;
+			double   total = 0, worst = 0;
+
+			weights.assign(limit, 0);
+			std::fill(sum.begin(), sum.end(), 0);
+			for (uint32_t t = 0; t < limit; t++) {
+				for (uint32_t d = 0; d < DIM; d++)
+					weights[t] += (double)to_float(from_float<T>(value(2, its.context, before, h, d))) *
+					    (double)to_float(from_float<T>(value(0, its.context, t, h / shape.group, d)));
+				weights[t] = exp(weights[t] * (double)job.scale);
+				total += weights[t];
+			}
+			for (uint32_t t = 0; t < limit; t++)
+				for (uint32_t d = 0; d < DIM; d++)
+					sum[d] += weights[t] / total * (double)to_float(from_float<T>(value(1, its.context, t, h / shape.group, d)));
+			for (uint32_t d = 0; d < DIM; d++) {
+				double got = (double)to_float(y[(size_t)row * stride + h * DIM + d]);
+
+				worst = got == got ? std::max(worst, fabs(got - sum[d])) : INFINITY;
+			}
+			expect(worst <= error_of<T>(), "%s: row %u (%u at %u) head %u: %g off", what, row, its.rows, its.context, h, worst);
+		}
+	}
+}
+
+template <class T> static bool same_bits(const std::vector<T> &a, const std::vector<T> &b)
+{
+	return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/* ---- Decodes ---- */
+
+template <class T, int DIM> static void run_decode(world<T, DIM> *w, uint32_t blocks, uint64_t seed)
+{
+	uint32_t most = 0;
+
+	for (const sequence &s : w->sequences)
+		most = std::max(most, s.rows);
+	w->job.row_tiles = (most * w->shape.group + 15) / 16;
+	expect_runs(emulate(blocks, DECODE_THREADS, decode_shared<T, DIM>(), { .seed = seed }, [&] { decode_kernel<T, DIM>(w->job); }),
+	    seed);
+}
+
+template <class T, int DIM> static void test_decode(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+{
+	world<T, DIM> w(shape, sequences, 2, seed);
+
+	run_decode(&w, 5, seed);
+	w.check("decode");
+	for (uint32_t r = w.rows - 2; r < w.rows; r++)
+		for (uint32_t i = 0; i < w.heads() * DIM; i++)
+			expect(to_float(w.y[(size_t)r * w.stride + i]) == 0, "decode: a row of padding is not zero");
+	for (size_t s = 0; s < sequences.size(); s += 2) {
+		world<T, DIM> alone(shape, { sequences[s] }, 0, seed + 1);
+
+		run_decode(&alone, 3, seed + 2);
+		expect(same_bits(alone.rows_of(0), w.rows_of(s)), "decode: a row of a context of %u differs alone", sequences[s].context);
+	}
+}
+
+/* ---- Prompts ---- */
+
+template <class T, int DIM> static void run_prefill(world<T, DIM> *w, uint64_t seed)
+{
+	expect_runs(emulate(dim3(w->heads(), (uint32_t)w->tiles.size()), PREFILL_THREADS, prefill_shared<T, DIM>(), { .seed = seed },
+	    [&] { prefill_kernel<T, DIM>(w->job); }), seed);
+}
+
+template <class T, int DIM> static void test_prefill(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+{
+	world<T, DIM> w(shape, sequences, 0, seed);
+
+	run_prefill(&w, seed);
+	w.check("prefill");
+}
+
+/* The last rows of a context in a piece of their own: the same bits as in one piece. */
+template <class T, int DIM> static void test_pieces(void)
+{
+	const struct shape shape = { 2, 1, 16, 0 };
+	world<T, DIM>      whole(shape, { { 100, 100 } }, 0, 1), piece(shape, { { 37, 100 }, { 9, 70 } }, 0, 2);
+	std::vector<T>     a, b;
+
+	run_prefill(&whole, 3);
+	run_prefill(&piece, 4);
+	a = whole.rows_of(0);
+	b = piece.rows_of(0);
+	expect(same_bits(std::vector<T>(a.end() - (long)b.size(), a.end()), b), "prefill: a prompt cut in two has other bits");
+}
+
+/* ---- Everything else ---- */
+
+template <class T, int DIM> static void test_plain(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+{
+	world<T, DIM> w(shape, sequences, 1, seed);
+
+	expect_runs(emulate(dim3(w.rows, w.heads()), 32 * PLAIN_WARPS, 0, { .seed = seed }, [&] { plain_kernel<T>(w.job); }), seed);
+	w.check("plain");
+	for (uint32_t i = 0; i < w.heads() * DIM; i++)
+		expect(to_float(w.y[(size_t)(w.rows - 1) * w.stride + i]) == 0, "plain: a row of padding is not zero");
+}
+
+int main(void)
+{
+	SKIP_UNDER_THREAD_SANITIZER;
+	test_decode<__nv_bfloat16, 64>({ 4, 2, 16, 0 }, { { 1, 1 }, { 1, 63 }, { 1, 64 }, { 1, 65 }, { 1, 130 } }, 1);
+	test_decode<__half, 128>({ 12, 1, 64, 0 }, { { 1, 300 }, { 4, 129 }, { 2, 2 } }, 2);
+	test_decode<__nv_bfloat16, 128>({ 5, 2, 32, 0 }, { { 8, 8 }, { 3, 257 } }, 3);
+	test_decode<__half, 64>({ 2, 1, 64, 1 }, { { 8, 70 }, { 1, 1 } }, 4);
+	test_decode<__nv_bfloat16, 64>({ 1, 1, 64, 0 }, { { 1, 2300 } }, 5);
+	test_prefill<__nv_bfloat16, 64>({ 2, 1, 16, 0 }, { { 1, 1 }, { 65, 65 }, { 9, 140 } }, 6);
+	test_prefill<__half, 128>({ 1, 2, 64, 0 }, { { 70, 133 }, { 16, 16 } }, 7);
+	test_prefill<__half, 64>({ 3, 1, 32, 1 }, { { 40, 40 }, { 7, 7 } }, 8);
+	test_prefill<__nv_bfloat16, 128>({ 1, 1, 64, 0 }, { { 64, 64 } }, 9);
+	test_prefill<__nv_bfloat16, 128>({ 1, 1, 64, 0, 7 }, { { 20, 85 } }, 13);
+	test_prefill<__half, 64>({ 2, 1, 64, 0, 7 }, { { 20, 85 } }, 14);
+	test_decode<__nv_bfloat16, 64>({ 2, 1, 64, 0, 7 }, { { 3, 85 } }, 15);
+	test_pieces<__nv_bfloat16, 64>();
+	test_pieces<__half, 128>();
+	test_plain<float, 40>({ 3, 1, 16, 0 }, { { 1, 1 }, { 5, 70 } }, 10);
+	test_plain<__nv_bfloat16, 256>({ 1, 2, 64, 0 }, { { 2, 67 } }, 11);
+	test_plain<__half, 72>({ 2, 1, 32, 1 }, { { 9, 9 } }, 12);
+	return finish("attention over pages");
+}
