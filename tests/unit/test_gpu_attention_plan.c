@@ -43,7 +43,7 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 			if ((uint32_t)u >= used || part >= count || unit->context != parts[part].context || unit->first != parts[part].first ||
 			    unit->rows != parts[part].rows || unit->table != parts[part].table + unit->begin / ATTENTION_PAGE ||
 			    (uint32_t)unit->begin % run || unit->end <= unit->begin ||
-			    (unit->end != unit->begin + (int32_t)run && unit->end != unit->context) ||
+			    ((uint32_t)unit->end != (uint32_t)unit->begin + run && unit->end != unit->context) ||
 			    unit->runs != ((uint32_t)unit->context + run - 1) / run || unit->head >= shape->kv_heads ||
 			    unit->pass * shape->pass_rows >= unit->rows * shape->group ||
 			    seen[part][(uint32_t)unit->begin / run][unit->head][unit->pass]++)
