@@ -194,10 +194,11 @@ static void cut_parts(const struct model *model, const struct model_weight *weig
 
 /* ---- Weights that are made up ---- */
 
-/* What the table says of a weight, without values. */
-static uint32_t dummy_parts(const struct model *model, const struct model_weight *weight, struct weight_desc ret[MODEL_PARTS_MAX])
+/* What the table says of a weight, without values; of what a layer multiplies by the configuration says what it is. */
+static uint32_t dummy_parts(const struct loader *loader, const struct model_weight *weight, struct weight_desc ret[MODEL_PARTS_MAX])
 {
-	uint32_t count = 0;
+	const struct model *model = loader->model;
+	uint32_t            count = 0;
 
 	for (; count < MODEL_PARTS_MAX && weight->parts[count].rows != DIM_NONE; count++) {
 		const struct model_part *part = &weight->parts[count];
@@ -206,6 +207,8 @@ static uint32_t dummy_parts(const struct model *model, const struct model_weight
 
 		ret[count] = (struct weight_desc){ .name = part->hub ? part->hub : weight->whole.hub, .format = WEIGHT_BF16,
 			.rows = vector ? 1 : rows, .columns = vector ? rows : model->dims[weight->columns] };
+		if (!vector && weight->place != WEIGHT_MODEL && model->backend->ops->weight_dummy)
+			quant_describe(&loader->quant, &ret[count]);
 	}
 	return count;
 }
@@ -244,7 +247,8 @@ static enum status load_dummy(struct loader *loader, uint32_t index, struct spot
 	const struct backend_ops  *ops = model->backend->ops;
 	const struct model_weight *weight = &model->arch->weights[index];
 	struct weight_desc         parts[MODEL_PARTS_MAX];
-	uint32_t                   count = dummy_parts(model, weight, parts), seed = (spot.layer + 1) * MODEL_EXPERTS_MAX + spot.expert;
+	uint32_t                   count = dummy_parts(loader, weight, parts);
+	uint32_t                   seed = (spot.layer + 1) * MODEL_EXPERTS_MAX + spot.expert;
 	enum status                status = STATUS_OK;
 
 	if ((weight->optional && !(model->required >> index & 1)) || !is_ours(model, weight, spot))

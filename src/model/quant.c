@@ -74,6 +74,7 @@ static enum status read_weights(const struct hf_config *weights, struct quant *q
 static enum status read_groups(const struct hf_config *config, bool round_inputs, struct quant *quant,
     struct error *error)
 {
+	static const enum weight_format formats[GROUP_KINDS] = { WEIGHT_F8_E4M3, WEIGHT_I8, WEIGHT_I4 };
 	enum weight_input *const places[GROUP_KINDS] = { &quant->f8_input, &quant->i8_input, &quant->i4_input };
 	bool             seen[GROUP_KINDS] = { false }, differ = false;
 	uint32_t         group = 0;
@@ -101,6 +102,8 @@ static enum status read_groups(const struct hf_config *config, bool round_inputs
 			    groups.label, groups.path, key);
 		seen[kind] = true;
 		*places[kind] = wanted;
+		quant->quantised = true;
+		quant->weights = formats[kind];
 	}
 	if (differ)
 		quant->group = 0; /* shapes must tell */
@@ -133,6 +136,8 @@ static enum status read_int4(const struct hf_config *config, const char *method,
 	}
 	quant->group = group > 0 ? (uint32_t)group : 0;
 	quant->zero_add = format == 0 ? 1 : 0;
+	quant->quantised = true;
+	quant->weights = WEIGHT_I4;
 	return status;
 }
 
@@ -152,6 +157,8 @@ static enum status read_fp8(const struct hf_config *config, bool round_inputs, s
 		quant->f8_input = WEIGHT_INPUT_F8_TOKEN;
 		quant->by_block = true;
 	}
+	quant->quantised = true;
+	quant->weights = WEIGHT_F8_E4M3;
 	return STATUS_OK;
 }
 
@@ -177,6 +184,25 @@ enum status quant_read(const struct hf_config *config, bool round_inputs, struct
 	if (status == STATUS_OK)
 		*ret = quant;
 	return status;
+}
+
+void quant_describe(const struct quant *quant, struct weight_desc *desc)
+{
+	if (!quant->quantised)
+		return;
+	desc->format = quant->weights;
+	desc->scales = (struct weight_scales){ .type = WEIGHT_F32, .block_rows = 1 };
+	if (desc->format == WEIGHT_I4) {
+		desc->scales = (struct weight_scales){ .type = WEIGHT_F16, .block_rows = 1, .block_columns = quant->group };
+		desc->input = quant->i4_input;
+	} else if (desc->format == WEIGHT_I8) {
+		desc->input = quant->i8_input;
+	} else {
+		desc->input = quant->f8_input == WEIGHT_INPUT_F8_TOKEN && quant->by_block && quant->block_columns == DEFAULT_BLOCK ?
+		    WEIGHT_INPUT_F8_GROUP : quant->f8_input;
+		desc->scales.block_rows = quant->block_rows ? quant->block_rows : 1;
+		desc->scales.block_columns = quant->block_columns;
+	}
 }
 
 /* ---- Tensors ---- */

@@ -33,12 +33,18 @@ struct quant {
 	unsigned          zero_add;                  /* to GPTQ's stored zero points */
 	bool              by_block;                  /* float8 inputs are rounded by groups where weights have blocks */
 	enum weight_input f8_input, i8_input, i4_input;
+	bool               quantised; /* matrices of layers are WEIGHTS, if nothing but the configuration is there to tell */
+	enum weight_format weights;
 };
 
 /* Reads quantization_config (absent: a struct quant that knows nothing).  ROUND_INPUTS: weights shall carry what the
  * checkpoint asks to be done to activations; STATUS_UNSUPPORTED where that is something backends do not do.  Else
  * activations stay float. */
 enum status quant_read(const struct hf_config *config, bool round_inputs, struct quant *ret, struct error *error);
+
+/* For weights that are made up: gives DESC, a matrix of a layer whose rows and columns are set, the format, the kind of scales
+ * and the input that QUANT says, without values.  Leaves it as it is where QUANT knows of no quantised weights. */
+void quant_describe(const struct quant *quant, struct weight_desc *desc);
 
 /* Whether CHECKPOINT holds NAME, in any of the forms above. */
 bool quant_has(const struct checkpoint *checkpoint, const char *name);

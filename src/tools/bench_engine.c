@@ -27,7 +27,9 @@ static const char help[] =
     "that the same run measures.  gap: from the last kernel of a step to the first of the next; busy: the share of the time\n"
     "between the first step and the last in which the device was within a step; draw: of the tokens.\n"
     "\n"
-    "  --dummy            PATH is a directory with config.json: random weights of that size\n"
+    "  --dummy            PATH is a directory with config.json: random weights of that size; on cuda quantised as\n"
+    "                     its quantization_config says\n"
+    "  --round-inputs     round inputs of products to 8 bits where the checkpoint asks for it\n"
     "  --batch N,N,…      numbers of sequences (default 1,16)\n"
     "  --prompt N,N,…     tokens of each prompt (default 200)\n"
     "  --output N,N,…     decode steps (default 64)\n"
@@ -44,7 +46,7 @@ struct job {
 	struct sizes {
 		uint32_t values[SIZES_MAX], count, most;
 	} batch, prompt, output;
-	bool        dummy, notes;
+	bool        dummy, notes, round_inputs;
 };
 
 /* One line of the table. */
@@ -304,6 +306,7 @@ static enum status open_all(struct bench *bench, struct error *error)
 
 	status = job->dummy ? model_source_open_dummy(job->model, &bench->source, error) :
 	    model_source_open(job->model, &bench->source, error);
+	bench->source.round_inputs = job->round_inputs;
 	if (status || (status = tool_backend_open(job->backend, tool_backend_dtype(job->backend, job->dtype, &bench->source),
 	        job->kernels, job->backend_dir, (unsigned)job->threads, &bench->backend, error)))
 		return status;
@@ -401,12 +404,12 @@ static bool read_sizes(const char *name, const char *text, uint32_t limit, struc
 
 int bench_engine(int argc, char **argv)
 {
-	enum { OPTION_DUMMY = 256, OPTION_BATCH, OPTION_PROMPT, OPTION_OUTPUT, OPTION_NOTES, OPTION_BACKEND, OPTION_DTYPE,
-	    OPTION_KERNELS, OPTION_THREADS,
-		OPTION_BACKEND_DIR };
+	enum { OPTION_DUMMY = 256, OPTION_ROUND_INPUTS, OPTION_BATCH, OPTION_PROMPT, OPTION_OUTPUT, OPTION_NOTES, OPTION_BACKEND,
+	    OPTION_DTYPE, OPTION_KERNELS, OPTION_THREADS, OPTION_BACKEND_DIR };
 	static const struct option options[] = {
-		{ "model", required_argument, NULL, 'm' }, { "dummy", no_argument, NULL, OPTION_DUMMY }, { "notes", no_argument, NULL,
-		    OPTION_NOTES },
+		{ "model", required_argument, NULL, 'm' }, { "dummy", no_argument, NULL, OPTION_DUMMY },
+		{ "round-inputs", no_argument, NULL, OPTION_ROUND_INPUTS },
+		{ "notes", no_argument, NULL, OPTION_NOTES },
 		{ "batch", required_argument, NULL, OPTION_BATCH }, { "prompt", required_argument, NULL, OPTION_PROMPT },
 		{ "output", required_argument, NULL, OPTION_OUTPUT }, { "backend", required_argument, NULL, OPTION_BACKEND },
 		{ "dtype", required_argument, NULL, OPTION_DTYPE }, { "kernels", required_argument, NULL, OPTION_KERNELS },
@@ -423,6 +426,7 @@ int bench_engine(int argc, char **argv)
 		switch (c) {
 		case 'm': job.model = optarg; break;
 		case OPTION_DUMMY: job.dummy = true; break;
+		case OPTION_ROUND_INPUTS: job.round_inputs = true; break;
 		case OPTION_NOTES: job.notes = true; break;
 		case OPTION_BATCH: fine = read_sizes("--batch", optarg, BATCH_MAX, &job.batch); break;
 		case OPTION_PROMPT: fine = read_sizes("--prompt", optarg, 1 << 20, &job.prompt); break;

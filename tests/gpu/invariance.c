@@ -271,6 +271,7 @@ static void model_shape(struct totals *totals, const char *name, const char *dty
 
 	snprintf(path, sizeof path, "%s/%s", totals->shapes, name);
 	MUST_SAY(model_source_open_dummy(path, &source, &error));
+	source.round_inputs = true;
 	MUST_SAY(plugin_entry_of(totals->plugin)->create(&(struct plugin_options){ "", dtype, totals->kernels }, &world->b, &error));
 	MUST_SAY(model_load(&source, world->b, &world->model, &error));
 	model_source_close(&source);
@@ -351,6 +352,8 @@ int main(int argc, char **argv)
 		model_shape(&totals, "glm4-9b-2-layers", "bfloat16");
 		model_shape(&totals, "glm4-32b-2-layers", "bfloat16");
 		model_shape(&totals, "glm4-9b-2-layers", "float16");
+		model_shape(&totals, "glm4-9b-2-layers-fp8", "bfloat16");
+		model_shape(&totals, "glm4-9b-2-layers-int8", "bfloat16");
 	}
 	printf("invariance: %u passed, %u failed\n", totals.passed, totals.failed);
 	return totals.failed || !totals.passed ? 1 : 0;

@@ -103,6 +103,37 @@ static struct weight_desc take(const struct item *items, const char *scheme, con
 	return desc;
 }
 
+/* What weights that are made up would be. */
+START_TEST(made_up)
+{
+	static const struct {
+		const char        *scheme;
+		enum weight_format format;
+		enum weight_input  input;
+		uint64_t           block_rows, block_columns;
+	} cases[] = {
+		{ "null", WEIGHT_BF16, WEIGHT_INPUT_FLOAT, 0, 0 },
+		{ "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_GROUP, 128, 128 },
+		{ "{\"quant_method\": \"fp8\"}", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_TOKEN, 1, 0 },
+		{ "{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64}", WEIGHT_I4, WEIGHT_INPUT_FLOAT, 1, 64 },
+		{ "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 8, \"type\": "
+		  "\"int\"}, \"input_activations\": {\"num_bits\": 8, \"type\": \"int\", \"strategy\": \"token\", \"dynamic\": true}}}}",
+		    WEIGHT_I8, WEIGHT_INPUT_I8_TOKEN, 1, 0 },
+	};
+	const size_t i = (size_t)_i;
+	struct quant       quant;
+	struct error       error = { 0 };
+	struct weight_desc desc = { .format = WEIGHT_BF16, .rows = 256, .columns = 512 };
+
+	ck_assert_msg(read_scheme(cases[i].scheme, true, &quant, &error) == STATUS_OK, "%s", error.message);
+	quant_describe(&quant, &desc);
+	ck_assert_int_eq(desc.format, cases[i].format);
+	ck_assert_int_eq(desc.input, cases[i].input);
+	ck_assert_uint_eq(desc.scales.block_rows, cases[i].block_rows);
+	ck_assert_uint_eq(desc.scales.block_columns, cases[i].block_columns);
+}
+END_TEST
+
 #define FP8 "{\"quant_method\": \"fp8\", \"weight_block_size\": [8, 32]}"
 #define GPTQ "{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 32}"
 #define NONE "null"
@@ -491,6 +522,7 @@ int main(void)
 	tcase_add_test(tcase, e4m3);
 	tcase_add_test(tcase, windows);
 	tcase_add_test(tcase, faults);
+	tcase_add_loop_test(tcase, made_up, 0, 5);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);
 	failed = srunner_ntests_failed(runner);
