@@ -49,6 +49,11 @@ bool json_pull_at_end(struct json_pull *reader)
 	return reader->at == reader->end;
 }
 
+static bool begins_value(char c)
+{
+	return c == '"' || c == '[' || c == '{' || c == 't' || c == 'f' || c == 'n' || c == '-' || (c >= '0' && c <= '9');
+}
+
 char json_pull_peek(struct json_pull *reader)
 {
 	if (reader->wrong)
@@ -56,7 +61,7 @@ char json_pull_peek(struct json_pull *reader)
 	skip_space(reader);
 	if (reader->at == reader->end)
 		return fail(reader, "the JSON text is cut short");
-	if (!strchr("{[\"tfn-0123456789", *reader->at) || !*reader->at)
+	if (!begins_value(*reader->at))
 		return fail(reader, "no JSON value stands here");
 	return *reader->at;
 }

@@ -125,6 +125,12 @@ static const struct bpe_merge *find(const struct bpe *bpe, uint32_t left, uint32
 	}
 }
 
+uint32_t bpe_rank(const struct bpe *bpe, uint32_t left, uint32_t right)
+{
+	const struct bpe_merge *merge = find(bpe, left, right);
+	return merge ? merge->rank : BPE_NONE;
+}
+
 void bpe_scratch_free(struct bpe_scratch *scratch)
 {
 	free(scratch->symbols);

@@ -51,6 +51,9 @@ enum status bpe_index_bytes(struct bpe *bpe);
  * reason, the file is crafted. */
 enum status bpe_add(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t rank, uint32_t merged, bool replace);
 
+/* Of the pair's rule, BPE_NONE when there is none. */
+uint32_t bpe_rank(const struct bpe *bpe, uint32_t left, uint32_t right);
+
 /* MERGED is a control token: where merging would give it, its parts are given. */
 enum status bpe_add_control(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t merged);
 

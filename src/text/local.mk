@@ -3,7 +3,8 @@ libtext_a_SOURCES = src/text/tokenizer.c src/text/tokenizer_load.c src/text/toke
 	src/text/token_list.c src/text/token_list.h src/text/added.c src/text/added.h \
 	src/text/normalizer.c src/text/normalizer.h src/text/normalizer_spm.c src/text/normalizer_spm.h src/text/charsmap.c \
 	src/text/charsmap.h src/text/pretokenizer.c src/text/pretokenizer.h src/text/scanner.c src/text/scanner.h \
-	src/text/regex.c src/text/regex.h src/text/regex_newer.def src/text/bpe.c src/text/bpe.h src/text/wordpiece.c src/text/wordpiece.h \
+	src/text/regex.c src/text/regex.h src/text/regex_newer.def src/text/bpe.c src/text/bpe.h \
+	src/text/bpe_whole.c src/text/bpe_whole.h src/text/wordpiece.c src/text/wordpiece.h \
 	src/text/unigram.c src/text/unigram.h src/text/unicode.c src/text/unicode.h src/text/unicode_ranges.def \
 	src/text/detokenizer.c src/text/detokenizer.h src/text/chat.c src/text/chat.h src/text/chat_parts.h src/text/chat_probe.c \
 	src/text/chat_source.c src/text/chat_source.h src/text/jinja.h src/text/jinja_parts.h src/text/jinja_call.c \

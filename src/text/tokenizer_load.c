@@ -2,11 +2,12 @@
  *
  * Byte-level vocabularies spell bytes as characters; where nothing else looks at the spelling, it is undone here once, and
  * the model works on bytes.  Merges name spellings; here they become ids.  Which tokens a BPE gives for their own text is
- * found by asking it, so that most pieces need one look-up later.
+ * found while they are added (bpe_whole.c), else by asking it, so that most pieces need one look-up later.
  *
  * Invariant: what the model may give for text holds no control token.
  */
 #include "base/bytes.h"
+#include "text/bpe_whole.h"
 #include "text/tokenizer_parts.h"
 #include "vocab/bytelevel.h"
 #include "vocab/component.h"
@@ -18,8 +19,9 @@
 struct loading {
 	const struct token_file *file;
 	struct tokenizer        *tokenizer;
-	struct token_index       spelled; /* spellings as they are in the file */
+	struct token_index       spelled; /* spellings as they are in the file; the file's own index where it has one */
 	struct token_spelling   *forms;   /* [model_size] of tokenizer->text: as the model sees text; len 0: never */
+	struct bpe_whole         whole;
 	bool                     bytes;   /* the model works on bytes */
 	struct error            *error;
 };
@@ -51,6 +53,11 @@ static enum status index_spellings(struct loading *loading)
 	const struct token_file *file = loading->file;
 	enum status              status = STATUS_OK;
 
+	if (file->index.entries) {
+		loading->spelled = file->index;
+		loading->spelled.text = file->text.data;
+		return STATUS_OK;
+	}
 	if (token_index_init(&loading->spelled, file->model_size, file->text.data))
 		return error_set(loading->error, STATUS_NOMEM, "no memory for an index of %u tokens", file->model_size);
 	for (uint32_t id = 0; id < file->model_size && !status; id++)
@@ -95,15 +102,13 @@ static enum status make_forms(struct loading *loading)
 		size_t      len = file->spellings[id].len, from = used;
 		if (!may_give(file, id) || !len)
 			continue;
-		for (size_t at = 0; at < len && loading->bytes;) {
-			uint32_t code = 0;
-			int      n = utf8_decode(spelling + at, len - at, &code), byte = n > 0 ? bytelevel_byte(code) : -1;
+		for (size_t at = 0, step; at < len && loading->bytes; at += step) {
+			int byte = bytelevel_next(spelling + at, len - at, &step);
 			if (byte < 0) { /* text never has this character here */
 				used = from;
 				break;
 			}
 			text[used++] = (char)byte;
-			at += (size_t)n;
 		}
 		if (!loading->bytes) {
 			memcpy(text + used, spelling, len);
@@ -149,6 +154,8 @@ static enum status refuse_merge(struct loading *loading, const struct token_merg
 static enum status add_merge(struct loading *loading, const struct token_merge *merge, size_t index, struct buf *joined)
 {
 	const struct token_file *file = loading->file;
+	struct bpe              *bpe = &loading->tokenizer->bpe;
+	enum status              status;
 	const char              *left = file->text.data + merge->at, *right = left + merge->left_len, *whole = left;
 	size_t                   prefix = strlen(file->prefix), whole_len = (size_t)merge->left_len + merge->right_len;
 	int32_t                  left_id = find(loading, left, merge->left_len), right_id = find(loading, right, merge->right_len), id;
@@ -165,24 +172,47 @@ static enum status add_merge(struct loading *loading, const struct token_merge *
 		return refuse_merge(loading, merge, index, left_id < 0 ? "its left part is not in the vocabulary" :
 		    right_id < 0 ? "its right part is not in the vocabulary" : "its result is not in the vocabulary");
 	if (file->kinds[id] == TOKEN_CONTROL &&
-	    bpe_add_control(&loading->tokenizer->bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)id))
+	    bpe_add_control(bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)id))
 		return error_set(loading->error, STATUS_NOMEM, "no memory for merge %zu", index);
-	switch (bpe_add(&loading->tokenizer->bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)index, (uint32_t)id, true)) {
-	case STATUS_OK:
-		return STATUS_OK;
-	default:
-		return error_set(loading->error, STATUS_LIMIT, "merge %zu: too many merges collide; the file looks crafted", index);
+	status = bpe_add(bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)index, (uint32_t)id, false);
+	if (status == STATUS_INVALID) { /* the last of equal ones counts */
+		bpe_whole_free(&loading->whole);
+		status = bpe_add(bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)index, (uint32_t)id, true);
 	}
+	if (status)
+		return error_set(loading->error, STATUS_LIMIT, "merge %zu: too many merges collide; the file looks crafted", index);
+	bpe_whole_rule(&loading->whole, bpe, (uint32_t)left_id, (uint32_t)right_id, (uint32_t)index, (uint32_t)id);
+	return STATUS_OK;
+}
+
+/* The tokens that merging begins with.  An affix makes a symbol depend on its place. */
+static enum status begin_whole(struct loading *loading)
+{
+	const struct token_file *file = loading->file;
+
+	if (file->ignore_merges || *file->prefix || *file->suffix)
+		return STATUS_OK;
+	if (bpe_whole_init(&loading->whole, file->model_size))
+		return error_set(loading->error, STATUS_NOMEM, "no memory for %u tokens", file->model_size);
+	for (uint32_t id = 0; id < file->model_size; id++) {
+		const char *bytes = loading->tokenizer->text + loading->forms[id].at;
+		size_t      len = loading->forms[id].len;
+		uint32_t    code;
+		if (len == 1 || (len && !loading->bytes && (size_t)utf8_decode(bytes, len, &code) == len))
+			bpe_whole_symbol(&loading->whole, id);
+	}
+	return STATUS_OK;
 }
 
 static enum status add_merges(struct loading *loading)
 {
 	const struct token_file *file = loading->file;
 	struct buf               joined;
-	enum status              status = STATUS_OK;
+	enum status              status;
 
 	if (bpe_init(&loading->tokenizer->bpe, file->merge_count))
 		return error_set(loading->error, STATUS_NOMEM, "no memory for %zu merges", file->merge_count);
+	status = begin_whole(loading);
 	buf_init(&joined, 2 * TOKEN_FILE_TOKEN_MAX);
 	for (size_t i = 0; i < file->merge_count && !status; i++)
 		status = add_merge(loading, &file->merges[i], i, &joined);
@@ -257,7 +287,8 @@ static enum status merges_from_scores(struct loading *loading)
 	return status;
 }
 
-/* Pieces that are one token: with ignore_merges all, else those that merging makes of their own text. */
+/* Pieces that are one token: with ignore_merges all, else those that merging makes of their own text; what the rules left open is
+ * tried. */
 static enum status index_whole(struct loading *loading)
 {
 	const struct token_file *file = loading->file;
@@ -270,11 +301,12 @@ static enum status index_whole(struct loading *loading)
 		return error_set(loading->error, STATUS_NOMEM, "no memory for an index of %u tokens", file->model_size);
 	for (uint32_t id = 0; id < file->model_size && !status && t->model == TOKEN_BPE; id++) {
 		struct token_spelling form = loading->forms[id];
-		bool                  whole = file->ignore_merges;
+		bool                  whole = file->ignore_merges || bpe_whole_has(&loading->whole, id);
 		if (!form.len)
 			continue;
 		list.count = 0;
-		if (!whole && bpe_encode(&t->bpe, &scratch, t->text + form.at, form.len, SIZE_MAX, &list) == STATUS_OK)
+		if (!whole && !loading->whole.all &&
+		    bpe_encode(&t->bpe, &scratch, t->text + form.at, form.len, SIZE_MAX, &list) == STATUS_OK)
 			whole = list.count == 1 && list.ids[0] == (int32_t)id;
 		if (whole)
 			status = index_add(loading, &t->whole, form.at, form.len, id);
@@ -612,8 +644,10 @@ enum status tokenizer_from_file(const struct token_file *file, struct tokenizer 
 		return error_set(error, STATUS_NOMEM, "no memory for a tokenizer");
 	tokenizer->model = file->model;
 	status = load(&loading);
-	token_index_free(&loading.spelled);
+	if (!file->index.entries)
+		token_index_free(&loading.spelled);
 	free(loading.forms);
+	bpe_whole_free(&loading.whole);
 	if (status)
 		tokenizer_free(tokenizer);
 	else

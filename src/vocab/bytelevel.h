@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_VOCAB_BYTELEVEL_H
 #define PENSTOCK_VOCAB_BYTELEVEL_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 static inline int bytelevel_is_plain(uint32_t code_point)
@@ -27,6 +28,21 @@ static inline int bytelevel_byte(uint32_t code_point)
 	if (code_point <= 0x42)
 		return (int)(code_point - 0x21 + 0x7f); /* 7f…a0 */
 	return 0xad;
+}
+
+/* The byte that the character at the beginning of LEN ≥ 1 bytes stands for, and how long it is; −1 when it stands for none. */
+static inline int bytelevel_next(const char *spelling, size_t len, size_t *ret_len)
+{
+	unsigned char first = (unsigned char)spelling[0], second = len > 1 ? (unsigned char)spelling[1] : 0;
+
+	if (first >= 0x21 && first <= 0x7e) {
+		*ret_len = 1;
+		return first;
+	}
+	if (first < 0xc2 || first > 0xc5 || (second & 0xc0) != 0x80)
+		return -1;
+	*ret_len = 2;
+	return bytelevel_byte((first & 0x1fu) << 6 | (second & 0x3fu));
 }
 
 static inline uint32_t bytelevel_char(unsigned char byte)

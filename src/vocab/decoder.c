@@ -189,18 +189,14 @@ static enum status replace(struct buf *text, const char *pattern, const char *co
 /* A spelling with a character outside the mapping stands for itself as a whole, as in the reference. */
 static void byte_level(struct buf *text)
 {
-	size_t   len = 0;
-	uint32_t code;
+	size_t len = 0, used;
 
-	for (size_t at = 0; at < text->len;) {
-		int n = utf8_decode(text->data + at, text->len - at, &code);
-		if (n <= 0 || bytelevel_byte(code) < 0)
+	for (size_t at = 0; at < text->len; at += used)
+		if (bytelevel_next(text->data + at, text->len - at, &used) < 0)
 			return;
-		at += (size_t)n;
-	}
-	for (size_t at = 0; at < text->len;) { /* no byte needs more room than its character */
-		at += (size_t)utf8_decode(text->data + at, text->len - at, &code);
-		text->data[len++] = (char)bytelevel_byte(code);
+	for (size_t at = 0; at < text->len; at += used) { /* no byte needs more room than its character */
+		int byte = bytelevel_next(text->data + at, text->len - at, &used);
+		text->data[len++] = (char)byte;
 	}
 	text->data[len] = '\0';
 	text->len = len;

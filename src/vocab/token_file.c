@@ -27,6 +27,7 @@ void token_file_free(struct token_file *file)
 	free(file->scores);
 	free(file->merges);
 	free(file->added);
+	token_index_free(&file->index);
 	free(file->charsmap);
 	json_decref(file->normalizer);
 	json_decref(file->pre_tokenizer);

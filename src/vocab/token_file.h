@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/status.h"
 #include "file/gguf.h"
+#include "vocab/token_index.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,6 +68,7 @@ struct token_file {
 	size_t                 added_count;
 	uint32_t               ids_capacity;
 	size_t                 merge_capacity, added_capacity;
+	struct token_index     index; /* of the model's spellings, where the reader made one; else entries is NULL */
 
 	/* The model. */
 	bool    merges_by_score; /* every pair whose concatenation is a token merges, the highest score first */

@@ -10,7 +10,6 @@
 #include "base/bytes.h"
 #include "file/json_pull.h"
 #include "vocab/token_file.h"
-#include "vocab/token_index.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -276,10 +275,11 @@ static enum status read_model(struct reading *reading)
 }
 
 /* Every spelling of the model, each once. */
-static enum status index_model(struct reading *reading, struct token_index *index)
+static enum status index_model(struct reading *reading)
 {
-	struct token_file *file = reading->file;
-	char               quoted[BYTES_QUOTE_MAX];
+	struct token_file  *file = reading->file;
+	struct token_index *index = &file->index;
+	char                quoted[BYTES_QUOTE_MAX];
 
 	if (token_index_init(index, file->size, file->text.data))
 		return error_set(reading->error, STATUS_NOMEM, "%.160s: no memory for an index", reading->label);
@@ -350,7 +350,7 @@ static enum status read_added_flags(struct reading *reading, struct token_added 
 	return STATUS_OK;
 }
 
-static enum status add_added(struct reading *reading, struct token_index *index, struct buf *copy)
+static enum status add_added(struct reading *reading, struct buf *copy)
 {
 	struct token_file *file = reading->file;
 	struct token_added added = { 0 };
@@ -364,8 +364,8 @@ static enum status add_added(struct reading *reading, struct token_index *index,
 		return status;
 	if (content.len == 0)
 		return STATUS_OK; /* the library passes over it */
-	index->text = file->text.data;
-	known = token_index_find(index, content.bytes, content.len);
+	file->index.text = file->text.data;
+	known = token_index_find(&file->index, content.bytes, content.len);
 	if (known >= 0 && (uint32_t)known != added.id)
 		return error_set(reading->error, STATUS_INVALID, "%.160s: the added token %s has id %u, in the vocabulary it has %d",
 		    reading->label, bytes_quote(quoted, content.bytes, content.len), added.id, known);
@@ -383,7 +383,7 @@ static enum status add_added(struct reading *reading, struct token_index *index,
 	return prefixed(reading, status);
 }
 
-static enum status read_added(struct reading *reading, struct token_index *index)
+static enum status read_added(struct reading *reading)
 {
 	struct buf  copy;
 	enum status status = STATUS_OK;
@@ -396,7 +396,7 @@ static enum status read_added(struct reading *reading, struct token_index *index
 	if (!json_pull_enter(&reading->pull, '['))
 		status = bad(reading);
 	while (!status && json_pull_element(&reading->pull))
-		status = add_added(reading, index, &copy);
+		status = add_added(reading, &copy);
 	if (!status && json_pull_failed(&reading->pull))
 		status = bad(reading);
 	buf_free(&copy);
@@ -438,7 +438,7 @@ static enum status read_top(struct reading *reading)
 	return status;
 }
 
-static enum status find_unk(struct reading *reading, const struct token_index *index)
+static enum status find_unk(struct reading *reading)
 {
 	struct token_file *file = reading->file;
 	char               quoted[BYTES_QUOTE_MAX];
@@ -448,7 +448,7 @@ static enum status find_unk(struct reading *reading, const struct token_index *i
 		return STATUS_OK;
 	if (!reading->unk_len)
 		memcpy(reading->unk_token, "[UNK]", reading->unk_len = 5);
-	file->unk = token_index_find(index, reading->unk_token, reading->unk_len);
+	file->unk = token_index_find(&file->index, reading->unk_token, reading->unk_len);
 	if (file->unk < 0 && file->model != TOKEN_BPE) /* a BPE may never need it */
 		return error_set(reading->error, STATUS_INVALID, "%.160s: the unknown token %s is not in the vocabulary", reading->label,
 		    bytes_quote(quoted, reading->unk_token, reading->unk_len));
@@ -457,24 +457,22 @@ static enum status find_unk(struct reading *reading, const struct token_index *i
 
 enum status token_file_from_json(const char *bytes, size_t len, const char *label, struct token_file *ret, struct error *error)
 {
-	struct token_file  file;
-	struct reading     reading = { .file = &file, .label = label, .error = error, .unk_id = -1 };
-	struct token_index index = { .entries = NULL };
-	enum status        status;
+	struct token_file file;
+	struct reading    reading = { .file = &file, .label = label, .error = error, .unk_id = -1 };
+	enum status       status;
 
 	token_file_init(&file);
 	json_pull_init(&reading.pull, bytes, len);
 	buf_init(&reading.left, TOKEN_FILE_TOKEN_MAX);
 	status = read_top(&reading);
 	if (!status)
-		status = index_model(&reading, &index);
+		status = index_model(&reading);
 	if (!status)
-		status = find_unk(&reading, &index);
+		status = find_unk(&reading);
 	if (!status)
-		status = read_added(&reading, &index);
+		status = read_added(&reading);
 	if (!status)
 		status = prefixed(&reading, token_file_finish(&file, error));
-	token_index_free(&index);
 	json_pull_free(&reading.pull);
 	buf_free(&reading.left);
 	if (status)

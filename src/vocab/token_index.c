@@ -50,24 +50,26 @@ int32_t token_index_find_long(const struct token_index *index, const char *bytes
 
 enum status token_index_add(struct token_index *index, size_t at, size_t len, int32_t id, int32_t *ret_id)
 {
-	const char      *bytes = index->text + at;
-	struct token_key key;
-	uint64_t         slot;
-	int32_t          known = token_index_find(index, bytes, len);
+	const char                     *bytes = index->text + at;
+	bool                            long_one = len > TOKEN_INDEX_INLINE;
+	uint64_t                        slot;
+	struct token_key                key;
+	const struct token_index_entry *entry;
 
-	if (known >= 0) {
-		*ret_id = known;
-		return STATUS_INVALID;
-	}
-	if (len <= TOKEN_INDEX_INLINE) {
-		key = token_key_of(bytes, len);
-		slot = token_key_hash(key, len);
-	} else {
+	if (long_one) {
 		slot = token_hash_long(bytes, len);
 		key = (struct token_key){ slot, at };
+	} else {
+		key = token_key_of(bytes, len);
+		slot = token_key_hash(key, len);
 	}
 	slot &= index->mask;
-	for (int probes = 0; index->entries[slot].len; probes++) {
+	for (int probes = 0; (entry = &index->entries[slot])->len; probes++) {
+		if (entry->len == len && entry->key.low == key.low &&
+		    (long_one ? memcmp(index->text + entry->key.high, bytes, len) == 0 : entry->key.high == key.high)) {
+			*ret_id = entry->id;
+			return STATUS_INVALID;
+		}
 		if (probes == TOKEN_INDEX_PROBES_MAX)
 			return STATUS_LIMIT;
 		slot = (slot + 1) & index->mask;

@@ -1,7 +1,7 @@
 /* Unit tests of src/text: unicode, pretokenizer, bpe, tokenizer.  The reference cases are made by tests/data/make_cases.py;
  * the pre-tokenizer is compared with its expression as PCRE2 runs it, the merging with a slow and simple one. */
 #include "gguf_builder.h"
-#include "text/bpe.h"
+#include "text/bpe_whole.h"
 #include "text/regex.h"
 #include "text/scanner.h"
 #include "text/unicode.h"
@@ -232,6 +232,101 @@ START_TEST(merging_equals_definition)
 		bpe_scratch_free(&scratch);
 		bpe_free(&bpe);
 	}
+}
+END_TEST
+
+enum { WHOLE_RULES = 60, WHOLE_LETTERS = 3, WHOLE_TEXT = 24 };
+
+struct spelled_token {
+	char     text[WHOLE_TEXT];
+	size_t   len;
+	uint32_t id;
+};
+
+/* The token spelled as A and B together; a new one when there is none yet. */
+static struct spelled_token *joined_token(struct spelled_token *tokens, size_t *count, const struct spelled_token *a,
+    const struct spelled_token *b)
+{
+	struct spelled_token made = { .len = a->len + b->len, .id = (uint32_t)(256 + *count) };
+	size_t               at;
+
+	memcpy(made.text, a->text, a->len);
+	memcpy(made.text + a->len, b->text, b->len);
+	for (at = 0; at < *count; at++)
+		if (tokens[at].len == made.len && memcmp(tokens[at].text, made.text, made.len) == 0)
+			return &tokens[at];
+	tokens[(*count)++] = made;
+	return &tokens[at];
+}
+
+/* Random rules over few letters, several of them for one token; in every second round in an order in which no training would
+ * find them.  Returns how many tokens there are; the first WHOLE_LETTERS are letters. */
+static size_t random_rules(uint64_t *seed, bool in_order, struct spelled_token *tokens, struct bpe_merge *rules, size_t *rule_count)
+{
+	size_t count = 0;
+
+	for (; count < WHOLE_LETTERS; count++)
+		tokens[count] = (struct spelled_token){ { (char)('a' + count) }, 1, 'a' + (uint32_t)count };
+	*rule_count = 0;
+	for (unsigned i = 0; i < WHOLE_RULES; i++) {
+		struct spelled_token *a = &tokens[random_next(seed) % count], *b = &tokens[random_next(seed) % count], *made;
+		bool                  known = a->len + b->len > WHOLE_TEXT;
+		for (size_t k = 0; k < *rule_count; k++)
+			known = known || (rules[k].left == a->id && rules[k].right == b->id);
+		if (known)
+			continue;
+		made = joined_token(tokens, &count, a, b);
+		rules[(*rule_count)++] = (struct bpe_merge){ a->id, b->id, 0, made->id };
+	}
+	for (size_t i = 0; i < *rule_count; i++) {
+		size_t           other = in_order ? i : random_next(seed) % (i + 1);
+		struct bpe_merge rule = rules[i];
+		rules[i] = rules[other];
+		rules[other] = rule;
+	}
+	for (size_t i = 0; i < *rule_count; i++)
+		rules[i].rank = (uint32_t)i;
+	return count;
+}
+
+START_TEST(whole_tokens_are_those_that_merging_makes)
+{
+	uint64_t seed = 11;
+	unsigned whole_tokens = 0, others = 0, doubtful = 0;
+
+	for (int round = 0; round < 4000; round++) {
+		struct bpe           bpe = { .table = NULL };
+		struct bpe_whole     whole;
+		struct spelled_token tokens[WHOLE_LETTERS + WHOLE_RULES];
+		struct bpe_merge     rules[WHOLE_RULES];
+		size_t               rule_count, count = random_rules(&seed, round % 2 == 0, tokens, rules, &rule_count);
+
+		ck_assert_int_eq(bpe_init(&bpe, WHOLE_RULES), STATUS_OK);
+		ck_assert_int_eq(bpe_whole_init(&whole, 256 + WHOLE_LETTERS + WHOLE_RULES), STATUS_OK);
+		for (int i = 0; i < 256; i++) {
+			bpe.byte_ids[i] = i;
+			bpe_whole_symbol(&whole, (uint32_t)i);
+		}
+		for (size_t i = 0; i < rule_count; i++) {
+			ck_assert_int_eq(bpe_add(&bpe, rules[i].left, rules[i].right, rules[i].rank, rules[i].merged, false), STATUS_OK);
+			bpe_whole_rule(&whole, &bpe, rules[i].left, rules[i].right, rules[i].rank, rules[i].merged);
+		}
+		for (size_t i = 0; i < count; i++) {
+			int32_t ids[WHOLE_TEXT];
+			bool    is_whole = slow_bpe(&bpe, rules, rule_count, tokens[i].text, tokens[i].len, ids) == 1 &&
+			    ids[0] == (int32_t)tokens[i].id;
+			if (whole.all || bpe_whole_has(&whole, tokens[i].id))
+				ck_assert_int_eq(bpe_whole_has(&whole, tokens[i].id), is_whole);
+			whole_tokens += is_whole;
+			others += !is_whole;
+		}
+		doubtful += !whole.all;
+		bpe_whole_free(&whole);
+		bpe_free(&bpe);
+	}
+	ck_assert_uint_gt(whole_tokens, 10000);
+	ck_assert_uint_gt(others, 10000);
+	ck_assert(doubtful > 100 && doubtful < 3900);
 }
 END_TEST
 
@@ -560,6 +655,7 @@ int main(void)
 	tcase_add_test(tcase, a_run_of_marks_is_not_slow);
 	tcase_add_test(tcase, merges_never_make_control_tokens);
 	tcase_add_test(tcase, merging_equals_definition);
+	tcase_add_test(tcase, whole_tokens_are_those_that_merging_makes);
 	tcase_add_test(tcase, crafted_merges_cannot_make_lookups_slow);
 	tcase_add_test(tcase, round_trip_of_random_bytes);
 	tcase_add_test(tcase, bytes_that_are_not_utf8_stand_alone);
