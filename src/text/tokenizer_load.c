@@ -71,6 +71,15 @@ static int32_t find(const struct loading *loading, const char *bytes, size_t len
 	return token_index_find(&loading->spelled, bytes, len);
 }
 
+/* Does the model itself have this token?  An added one may have an id that the model leaves out. */
+static bool is_models(const struct loading *loading, uint32_t id)
+{
+	const struct token_file *file = loading->file;
+
+	return file->kinds[id] != TOKEN_USER || !file->index.entries ||
+	       find(loading, file->text.data + file->spellings[id].at, file->spellings[id].len) == (int32_t)id;
+}
+
 /* Can the model work on bytes?  Not where a byte without a token, or an affix, has a meaning of its own. */
 static bool works_on_bytes(const struct loading *loading)
 {
@@ -80,7 +89,7 @@ static bool works_on_bytes(const struct loading *loading)
 	if (file->model != TOKEN_BPE || *file->prefix || *file->suffix || !token_file_is_byte_level(file))
 		return false;
 	for (unsigned byte = 0; byte < 256; byte++) {
-		char spelled[4];
+		char spelled[TOKEN_INDEX_INLINE];
 		all = all && find(loading, spelled, utf8_encode(bytelevel_char((unsigned char)byte), spelled)) >= 0;
 	}
 	return all || (file->unk < 0 && !file->byte_fallback);
@@ -100,7 +109,7 @@ static enum status make_forms(struct loading *loading)
 	for (uint32_t id = 0; id < file->model_size; id++) {
 		const char *spelling = file->text.data + file->spellings[id].at;
 		size_t      len = file->spellings[id].len, from = used;
-		if (!may_give(file, id) || !len)
+		if (!may_give(file, id) || !len || !is_models(loading, id))
 			continue;
 		for (size_t at = 0, step; at < len && loading->bytes; at += step) {
 			int byte = bytelevel_next(spelling + at, len - at, &step);
@@ -359,7 +368,7 @@ static enum status load_bpe(struct loading *loading)
 	memcpy(t->bpe.prefix, file->prefix, sizeof t->bpe.prefix);
 	memcpy(t->bpe.suffix, file->suffix, sizeof t->bpe.suffix);
 	for (unsigned byte = 0; byte < 256; byte++) {
-		char    spelled[8] = "<0x00>";
+		char    spelled[TOKEN_INDEX_INLINE] = "<0x00>";
 		size_t  len = 6;
 		int32_t id;
 		spelled[3] = "0123456789ABCDEF"[byte >> 4];
@@ -528,7 +537,7 @@ static enum status read_template(struct loading *loading, const json_t *componen
 			made->count++;
 		}
 	}
-	if (!status && made->count)
+	if (!status)
 		*frame = *made;
 	free(made);
 	return status;

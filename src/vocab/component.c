@@ -100,7 +100,7 @@ enum status component_pattern(const json_t *component, bool *ret_regex, const ch
 		return wrong(component, "pattern", "a shorter text", error);
 	*ret = json_string_value(string);
 	*ret_len = json_string_length(string);
-	*ret_regex = regex != NULL;
+	*ret_regex = *ret_len == 0 || (regex && (strlen(*ret) != *ret_len || strpbrk(*ret, "\\^$.|?*+()[]{}")));
 	return STATUS_OK;
 }
 

@@ -27,7 +27,8 @@ enum status component_string(const struct json_t *component, const char *key, co
 /* One of WORDS, ended by NULL. */
 enum status component_word(const struct json_t *component, const char *key, const char *const *words, unsigned fallback,
     unsigned *ret, struct error *error);
-/* {"String": "…"} or {"Regex": "…"} under "pattern". */
+/* {"String": "…"} or {"Regex": "…"} under "pattern".  An expression without operators is a String; the String "", which stands
+ * between all characters, is an expression. */
 enum status component_pattern(const struct json_t *component, bool *ret_regex, const char **ret, size_t *ret_len,
     struct error *error);
 /* The steps of a Sequence: STATUS_LIMIT when there are too many or DEPTH is too great. */

@@ -124,6 +124,7 @@ static enum status read_vocab_list(struct reading *reading)
 
 static enum status read_merge(struct reading *reading)
 {
+	static const char version[] = "#version";
 	struct json_pull *pull = &reading->pull;
 	const char       *bytes, *space;
 	size_t            len;
@@ -132,6 +133,8 @@ static enum status read_merge(struct reading *reading)
 	if (json_pull_peek(pull) == '"') {
 		if (!json_pull_string(pull, &bytes, &len))
 			return bad(reading);
+		if (len >= sizeof version - 1 && memcmp(bytes, version, sizeof version - 1) == 0)
+			return STATUS_OK; /* the first line of a merges.txt: the library passes over it */
 		space = len ? memchr(bytes, ' ', len) : NULL;
 		if (!space || memchr(space + 1, ' ', (size_t)(bytes + len - space - 1)))
 			return error_set(reading->error, STATUS_INVALID, "%.160s: merge %zu %s is not two parts with one space between",
@@ -355,6 +358,7 @@ static enum status add_added(struct reading *reading, struct buf *copy)
 	struct token_file *file = reading->file;
 	struct token_added added = { 0 };
 	struct span        content = { NULL, 0 };
+	const char        *spelling;
 	int32_t            known;
 	size_t             len;
 	char               quoted[BYTES_QUOTE_MAX];
@@ -369,7 +373,11 @@ static enum status add_added(struct reading *reading, struct buf *copy)
 	if (known >= 0 && (uint32_t)known != added.id)
 		return error_set(reading->error, STATUS_INVALID, "%.160s: the added token %s has id %u, in the vocabulary it has %d",
 		    reading->label, bytes_quote(quoted, content.bytes, content.len), added.id, known);
-	if (known < 0 && token_file_spelling(file, added.id, &len))
+	spelling = token_file_spelling(file, added.id, &len);
+	if (known < 0 && spelling && len == content.len && memcmp(spelling, content.bytes, len) == 0)
+		return error_set(reading->error, STATUS_INVALID, "%.160s: the added token %u %s appears twice", reading->label, added.id,
+		    bytes_quote(quoted, content.bytes, content.len));
+	if (known < 0 && spelling)
 		return error_set(reading->error, STATUS_INVALID, "%.160s: the added token %s has id %u, which belongs to another token",
 		    reading->label, bytes_quote(quoted, content.bytes, content.len), added.id);
 	if (known < 0)
@@ -403,12 +411,26 @@ static enum status read_added(struct reading *reading)
 	return status;
 }
 
+/* Of the format; there has been one so far. */
+static enum status read_version(struct reading *reading)
+{
+	const char *bytes;
+	size_t      len;
+	char        quoted[BYTES_QUOTE_MAX];
+
+	if (!json_pull_string(&reading->pull, &bytes, &len))
+		return bad(reading);
+	return key_is(bytes, len, "1.0") ? STATUS_OK : error_set(reading->error, STATUS_UNSUPPORTED,
+	    "%.160s: the version %s of the format is not known here", reading->label, bytes_quote(quoted, bytes, len));
+}
+
 static enum status read_top(struct reading *reading)
 {
 	struct token_file *file = reading->file;
 	struct json_pull  *pull = &reading->pull;
 	const char        *key, *bytes;
 	size_t             len, skipped;
+	char               quoted[BYTES_QUOTE_MAX];
 	enum status        status = STATUS_OK;
 
 	if (!json_pull_enter(pull, '{'))
@@ -426,8 +448,13 @@ static enum status read_top(struct reading *reading)
 			status = read_tree(reading, "decoder", &file->decoder);
 		else if (key_is(key, len, "added_tokens"))
 			status = json_pull_skip(pull, &reading->added.bytes, &reading->added.len) ? STATUS_OK : bad(reading);
-		else if (!json_pull_skip(pull, &bytes, &skipped)) /* version; truncation and padding are for training batches */
-			status = bad(reading);
+		else if (key_is(key, len, "version"))
+			status = read_version(reading);
+		else if (key_is(key, len, "truncation") || key_is(key, len, "padding")) /* for training batches */
+			status = json_pull_skip(pull, &bytes, &skipped) ? STATUS_OK : bad(reading);
+		else
+			status = error_set(reading->error, STATUS_UNSUPPORTED, "%.160s: the tokenizer's %s is not known here", reading->label,
+			    bytes_quote(quoted, key, len));
 	}
 	if (!status && (json_pull_failed(pull) || !json_pull_at_end(pull))) {
 		json_pull_refuse(pull, "something follows the JSON object");

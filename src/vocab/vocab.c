@@ -72,7 +72,7 @@ static enum status fill_table(const struct token_file *file, const struct decode
 	for (uint32_t id = 0; !status && id < file->size; id++) {
 		const char *spelling = token_file_spelling(file, id, &len);
 		table->offsets[id] = (uint32_t)all.len;
-		if (!spelling || !len)
+		if (!spelling || (!len && file->kinds[id] <= TOKEN_PADDING))
 			continue;
 		status = decoder_apply(decoder, spelling, len, first, &one);
 		if (!status && one.len)

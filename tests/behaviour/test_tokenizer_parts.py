@@ -160,6 +160,10 @@ def reshape(body, chance, kind):
         body["post_processor"] = None
     if body["model"].get("merges") and chance.random() < 0.4 and not any(" " in part for merge in body["model"]["merges"] for part in merge):
         body["model"]["merges"] = [" ".join(merge) for merge in body["model"]["merges"]]
+    if body["model"].get("merges") and chance.random() < 0.3: # in no order of training, and some of them again
+        body["model"]["merges"] += chance.sample(body["model"]["merges"], len(body["model"]["merges"]) // 10)
+        if chance.random() < 0.5:
+            chance.shuffle(body["model"]["merges"])
     return body
 
 

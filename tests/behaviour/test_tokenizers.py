@@ -193,6 +193,33 @@ def test_text_that_is_none():
             check(b"line 1" in done.stderr, done.stderr)
 
 
+def test_odd_files():
+    """Legal, but no training makes them; what they give was asked of the `tokenizers` package."""
+    words = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 3, "c": 4}, "unk_token": "[UNK]"}
+    pairs = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "": 3}, "merges": ["#version: 0.2", "a b"]}
+    added = {"id": 2, "content": "bc", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    twice = {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5}, "merges": ["a b", "b c", "ab c", "a b"]}
+    empty = {"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": False}
+    between = {"type": "Replace", "pattern": {"String": ""}, "content": "b"}
+    plain = {"type": "Replace", "pattern": {"Regex": "a"}, "content": "x"}
+    for name, body, text, ids, decoded in (
+            ("an added token in a hole of the vocabulary is not the model's",
+             {"model": words, "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [added]}, "BC bc a B", [3, 2, 0, 1], "[UNK] bc a b"),
+            ("the first line of merges.txt", {"model": pairs}, "abba", [2, 1, 0], "ab b a"),
+            ("of equal merges the last counts", {"model": twice}, "abcab", [0, 4, 3], "a bc ab"),
+            ("the text of nothing stands between all characters", {"model": pairs, "pre_tokenizer": empty}, "ab", [0, 1], "a b"),
+            ("and can be replaced", {"model": pairs, "normalizer": between}, "a", [1, 2], "b ab"),
+            ("an expression that is a text", {"model": pairs, "decoder": plain}, "abba", [2, 1, 0], "xbbx")):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "tokenizer.json")
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(body, f)
+            equal(run("tokenize", path, [{"text": text, "add_special": False}])[0]["ids"], ids, name)
+            equal(run("detokenize", path, [{"ids": ids}])[0]["text"], decoded, name)
+            if body["model"] is pairs and "decoder" not in body:
+                equal(run("detokenize", path, [{"ids": [3, 1, 3]}])[0]["text"], " b ", "a token of no bytes is one of the list")
+
+
 def refused(text, *words, beside=None):
     with tempfile.TemporaryDirectory() as directory:
         if beside:
@@ -219,7 +246,9 @@ def test_bad_files():
     refused("", "neither")
     refused("{", "cut short")
     refused('{"model": ' + "[" * 100 + "]" * 100 + "}", "an object is needed")
-    refused('{"x": ' + "[" * 100 + "]" * 100 + "}", "nested too deeply")
+    refused('{"padding": ' + "[" * 100 + "]" * 100 + "}", "nested too deeply")
+    refused(small(surprise=1), "the tokenizer's \"surprise\" is not known")
+    refused(small(version="2.0"), 'the version "2.0" of the format is not known')
     refused({}, "there is no model")
     refused(model(type="Elmo"), '"Elmo" is not known')
     refused(model(surprise=1), "the model's \"surprise\" is not known")
@@ -242,6 +271,10 @@ def test_bad_files():
     refused(small(added_tokens=[{"id": 7, "content": "a"}]), "has id 7, in the vocabulary it has 0")
     refused(small(added_tokens=[{"id": 1, "content": "<s>"}]), "belongs to another token")
     refused(small(added_tokens=[{"id": 3, "content": "<s>"}, {"id": 4, "content": "<s>"}]), "both spelled")
+    refused(small(added_tokens=[{"id": 3, "content": "<s>"}, {"id": 3, "content": "<s>"}]), 'the added token 3 "<s>" appears twice')
+    refused(small(added_tokens=[{"id": 2, "content": "ab"}, {"id": 2, "content": "ab"}]), 'the added token 2 "ab" appears twice')
+    refused(small(decoder={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}), "the decoder Replace with a regular expression")
+    refused(small(post_processor={"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}), "leaves out the text")
     refused({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]"}}, "[UNK]", "not in the vocabulary")
     refused({"model": {"type": "Unigram", "vocab": [["a", "b"]], "unk_id": 0}}, "a number is needed")
     refused({"model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 5}}, "unknown token's id is 5")
