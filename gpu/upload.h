@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-enum { UPLOAD_LANES_MAX = 32, UPLOAD_BUFFERS = 3, UPLOAD_SLOTS = 4 };
+enum { UPLOAD_LANES_MAX = 32, UPLOAD_BUFFERS = 2, UPLOAD_SLOTS = 4 };
 
 /* Each returns 0 or a code of its own, which ends the job and comes back from upload_matrix. */
 struct upload_device {

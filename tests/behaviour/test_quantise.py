@@ -350,8 +350,9 @@ def test_stopped_run_leaves_nothing():
         fifo = os.path.join(source, "merges.txt")  # while we do not write, the run waits; its directory is there
         os.mkfifo(fifo)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A shell may have started all of this with signals ignored, which the program would leave so.
             process = subprocess.Popen([harness.program("penstock"), "quantise", "--quiet", "--format", "int8", "--out", out, source],
-                                       stderr=subprocess.PIPE, text=True)
+                                       stderr=subprocess.PIPE, text=True, preexec_fn=lambda n=number: signal.signal(n, signal.SIG_DFL))
             writer = harness.wait_until(lambda: open_for_writing(fifo), "a process that reads")
             check(any(n.startswith("out.") for n in os.listdir(work)), os.listdir(work))
             process.send_signal(number)
