@@ -4,7 +4,8 @@
  * Four kernels.  Rows of sequences with few rows in the step (decode) are taken by attention_decode.cuh: a context is cut
  * into parts whose length depends on the context's length only, a block works on each, the last one to finish puts the
  * parts together in their order.  Longer pieces of prompts are cut into tiles of 64 rows for attention_prefill.cuh, which
- * sees a context 64 tokens at a time from its beginning.  Both use tensor cores on 16-bit types with heads of 64 or 128.
+ * sees a context 64 tokens at a time from its beginning.  Both use tensor cores on 16-bit types with heads of 64 or 128, whether
+ * pages hold that type or bytes (attention_byte.cuh).
  * With own kernels and pages of 64 tokens, decode goes through attention_hopper.cuh instead (it has not run on a device yet).
  * Everything else, float32 among it, goes through a plain kernel, one block for a head of a row.
  */
@@ -19,7 +20,7 @@ bool attention_is_own(const struct cuda_backend *cuda, const struct kv_group_des
 {
 	uint32_t heads = cuda->scratch.limits.q_heads;
 
-	return cuda->kernels == KERNELS_OWN && cuda->dtype != DTYPE_F32 && desc->kind == KV_PAIRS &&
+	return cuda->kernels == KERNELS_OWN && cuda->dtype != DTYPE_F32 && desc->kind == KV_PAIRS && desc->type == KV_FLOAT &&
 	    desc->block_size == ATTENTION_PAGE && (desc->head_dim == 64 || desc->head_dim == 128) && desc->kv_heads <= UINT8_MAX &&
 	    heads % desc->kv_heads == 0 && heads / desc->kv_heads <= HOPPER_GROUP_MAX &&
 	    attention_own_blocks(cuda, 1) <= ATTENTION_BLOCKS_MAX;
@@ -32,14 +33,15 @@ uint32_t attention_own_blocks(const struct cuda_backend *cuda, uint32_t tiles)
 
 /* ---- Launches ---- */
 
-template <class T, int DIM> static enum status launch_tiles(struct cuda_backend *cuda, struct attention_job *job)
+template <class T, int DIM, class E> static enum status launch_tiles(struct cuda_backend *cuda, struct attention_job *job)
 {
 	job->mark = mark_next(cuda, FAULT_ATTENTION_PROMPTS);
-	prefill_kernel<T, DIM><<<dim3(job->q_heads, cuda->step.tiles), PREFILL_THREADS, prefill_shared<T, DIM>(), cuda->stream>>>(*job);
+	prefill_kernel<T, DIM, E><<<dim3(job->q_heads, cuda->step.tiles), PREFILL_THREADS, prefill_shared<E, DIM>(),
+	    cuda->stream>>>(*job);
 	return cuda_launched(cuda, "attention of prompts");
 }
 
-template <class T, int DIM> static enum status launch_decode(struct cuda_backend *cuda, struct attention_job *job)
+template <class T, int DIM, class E> static enum status launch_decode(struct cuda_backend *cuda, struct attention_job *job)
 {
 	const struct step *step = &cuda->step;
 	uint64_t work, blocks = 2 * (uint64_t)cuda->multiprocessors;
@@ -52,7 +54,7 @@ template <class T, int DIM> static enum status launch_decode(struct cuda_backend
 		return STATUS_OK;
 	work = work ? work : 1;
 	job->mark = mark_next(cuda, FAULT_ATTENTION_DECODES);
-	decode_kernel<T, DIM><<<(uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<T, DIM>(),
+	decode_kernel<T, DIM, E><<<(uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<E, DIM>(),
 	    cuda->stream>>>(*job);
 	return cuda_launched(cuda, "attention of decodes");
 }
@@ -77,11 +79,42 @@ template <class T, int DIM> static enum status launch_own(struct cuda_backend *c
 	    hopper_sizes<T, DIM, 2>::shared, own);
 }
 
-template <class T, int DIM> static enum status launch_fast(struct cuda_backend *cuda, struct attention_job *job)
+template <class T, int DIM, class E> static enum status launch_pages(struct cuda_backend *cuda, struct attention_job *job)
 {
-	enum status status = cuda->step.tiles ? launch_tiles<T, DIM>(cuda, job) : STATUS_OK;
+	enum status status = cuda->step.tiles ? launch_tiles<T, DIM, E>(cuda, job) : STATUS_OK;
 
-	return status ? status : job->swizzle ? launch_own<T, DIM>(cuda, job) : launch_decode<T, DIM>(cuda, job);
+	if constexpr (!kv_is_byte<E>)
+		if (!status && job->swizzle)
+			return launch_own<T, DIM>(cuda, job);
+	return status ? status : launch_decode<T, DIM, E>(cuda, job);
+}
+
+template <class T, int DIM> static enum status launch_fast(struct cuda_backend *cuda, struct attention_job *job, enum kv_type type)
+{
+	switch (type) {
+	case KV_F8: return launch_pages<T, DIM, kv_f8>(cuda, job);
+	case KV_I8: return launch_pages<T, DIM, kv_i8>(cuda, job);
+	default: return launch_pages<T, DIM, T>(cuda, job);
+	}
+}
+
+template <class T> static void launch_plain(struct cuda_backend *cuda, struct attention_job *job, enum kv_type type)
+{
+	dim3 grid(cuda->step.rows, job->q_heads);
+
+	job->mark = mark_next(cuda, FAULT_ATTENTION);
+	switch (type) {
+	case KV_F8: plain_kernel<T, kv_f8><<<grid, 32 * PLAIN_WARPS, 0, cuda->stream>>>(*job); break;
+	case KV_I8: plain_kernel<T, kv_i8><<<grid, 32 * PLAIN_WARPS, 0, cuda->stream>>>(*job); break;
+	default: plain_kernel<T><<<grid, 32 * PLAIN_WARPS, 0, cuda->stream>>>(*job);
+	}
+}
+
+template <class T, int DIM, class E> static enum status allow_pages(struct cuda_backend *cuda)
+{
+	enum status status = allow_shared(cuda, prefill_kernel<T, DIM, E>, (int)prefill_shared<E, DIM>(), "cudaFuncSetAttribute");
+
+	return status ? status : allow_shared(cuda, decode_kernel<T, DIM, E>, (int)decode_shared<E, DIM>(), "cudaFuncSetAttribute");
 }
 
 template <class T, int DIM> static enum status prepare(struct cuda_backend *cuda)
@@ -89,9 +122,7 @@ template <class T, int DIM> static enum status prepare(struct cuda_backend *cuda
 	cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
 	int               each = 0;
 
-	if (cuda_check(cuda, cudaFuncSetAttribute(prefill_kernel<T, DIM>, most, (int)prefill_shared<T, DIM>()), "cudaFuncSetAttribute"))
-		return cuda->fault;
-	if (cuda_check(cuda, cudaFuncSetAttribute(decode_kernel<T, DIM>, most, (int)decode_shared<T, DIM>()), "cudaFuncSetAttribute"))
+	if (allow_pages<T, DIM, T>(cuda) || allow_pages<T, DIM, kv_f8>(cuda) || allow_pages<T, DIM, kv_i8>(cuda))
 		return cuda->fault;
 	if (cuda->kernels == KERNELS_OWN &&
 	    (cuda_check(cuda, cudaFuncSetAttribute(hopper_kernel<T, DIM, 1>, most, (int)hopper_sizes<T, DIM, 1>::shared),
@@ -123,7 +154,7 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 	struct cuda_rows     *from = rows_of(qkv), *to = rows_of(y);
 	const struct cuda_kv *kv = &cuda->kv[group < BACKEND_KV_GROUPS_MAX ? group : 0];
 	struct attention_job  job = { .qkv = from->data, .y = to->data };
-	size_t                layer_bytes;
+	enum kv_type          type = kv->desc.type;
 	enum status           status = STATUS_UNSUPPORTED;
 
 	if (!cuda->step.batch || group >= BACKEND_KV_GROUPS_MAX || !kv->keys || layer >= kv->desc.layers ||
@@ -134,9 +165,9 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 		return STATUS_INVALID;
 	if (rows_settle(cuda, from))
 		return cuda->fault;
-	layer_bytes = (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim * element_bytes(cuda);
-	job.keys = (const char *)kv->keys + layer * layer_bytes;
-	job.values = (const char *)kv->values + layer * layer_bytes;
+	job.keys = (const char *)kv->keys + layer * kv_layer_bytes(cuda, kv);
+	job.values = (const char *)kv->values + layer * kv_layer_bytes(cuda, kv);
+	job.scales = kv->scales ? kv->scales + layer * kv_layer_scales(kv) : NULL;
 	job.sequences = cuda->arrays.sequences;
 	job.items = cuda->arrays.items;
 	job.tiles = cuda->arrays.tiles;
@@ -159,17 +190,18 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 	job.swizzle = kv->swizzle;
 	job.scale = scale;
 	job.full = full;
-	if (cuda->dtype == DTYPE_BF16 && job.head_dim == 128)
-		status = launch_fast<__nv_bfloat16, 128>(cuda, &job);
+	if (type != KV_FLOAT && kv->desc.block_size < 4) /* scales are copied four at a time */
+		status = STATUS_UNSUPPORTED;
+	else if (cuda->dtype == DTYPE_BF16 && job.head_dim == 128)
+		status = launch_fast<__nv_bfloat16, 128>(cuda, &job, type);
 	else if (cuda->dtype == DTYPE_BF16 && job.head_dim == 64)
-		status = launch_fast<__nv_bfloat16, 64>(cuda, &job);
+		status = launch_fast<__nv_bfloat16, 64>(cuda, &job, type);
 	else if (cuda->dtype == DTYPE_F16 && job.head_dim == 128)
-		status = launch_fast<__half, 128>(cuda, &job);
+		status = launch_fast<__half, 128>(cuda, &job, type);
 	else if (cuda->dtype == DTYPE_F16 && job.head_dim == 64)
-		status = launch_fast<__half, 64>(cuda, &job);
+		status = launch_fast<__half, 64>(cuda, &job, type);
 	if (status == STATUS_UNSUPPORTED) {
-		job.mark = mark_next(cuda, FAULT_ATTENTION);
-		FOR_DTYPE(cuda, T, plain_kernel<T><<<dim3(cuda->step.rows, q_heads), 32 * PLAIN_WARPS, 0, cuda->stream>>>(job));
+		FOR_DTYPE(cuda, T, launch_plain<T>(cuda, &job, type));
 		status = cuda_launched(cuda, "attention");
 	}
 	rows_written(to);

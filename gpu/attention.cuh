@@ -3,11 +3,13 @@
 #ifndef PENSTOCK_GPU_ATTENTION_CUH
 #define PENSTOCK_GPU_ATTENTION_CUH
 
+#include "gpu/attention_byte.cuh"
 #include "gpu/attention_tile.cuh"
 #include "gpu/block.cuh"
 
 struct attention_job {
 	const void *qkv, *keys, *values; /* pools of the layer: [blocks][kv_heads][block_size][head_dim] */
+	const float *scales;             /* of bytes: [blocks][kv_heads][2][block_size] */
 	void       *y;
 	const struct step_sequence *sequences;
 	const struct step_item     *items;
@@ -32,22 +34,47 @@ __device__ static inline size_t attention_slot(const struct attention_job *job, 
 	return ((((size_t)block * job->kv_heads + kv_head) << job->block_shift) | ((uint32_t)token & ((1u << job->block_shift) - 1)));
 }
 
-/* Starts the copy of 64 tokens from FIRST on, those before END, into the tiles at KEYS and VALUES. */
-template <class T, int DIM, int THREADS> __device__ static inline void load_tiles(const struct attention_job *job,
-    const struct step_sequence *sequence, uint32_t kv_head, int32_t first, int32_t end, uint32_t keys, uint32_t values)
+/* Where the scale of the key lies whose row of the pool is SLOT; that of the value lies a block size behind it. */
+__device__ static inline size_t attention_scale(const struct attention_job *job, size_t slot)
 {
-	constexpr uint32_t chunks = DIM / 8;
+	return 2 * slot - (slot & ((1u << job->block_shift) - 1));
+}
+
+/* A stage of copies in shared memory: tiles of keys and of values, then, of bytes, 64 scales of keys and of values. */
+template <class E, int DIM> struct attention_stage {
+	static constexpr uint32_t tile = CUDA_TILE * DIM * sizeof(E), bytes = 2 * tile + (kv_is_byte<E> ? 2 * CUDA_TILE * 4 : 0);
+};
+
+/* Starts the copy of 64 tokens from FIRST on, those before END, into the stage at STAGE.  What lies beyond END may be anything,
+ * and 0 · NaN is NaN: zeroes stand for it. */
+template <class E, int DIM, int THREADS> __device__ static inline void load_tiles(const struct attention_job *job,
+    const struct step_sequence *sequence, uint32_t kv_head, int32_t first, int32_t end, uint32_t stage)
+{
+	constexpr uint32_t each = 16 / sizeof(E), chunks = DIM / each;
 
 #pragma unroll
 	for (uint32_t i = 0; i < CUDA_TILE * chunks / THREADS; i++) {
-		uint32_t at = threadIdx.x + i * THREADS, row = at / chunks, chunk = at % chunks;
+		uint32_t at = threadIdx.x + i * THREADS, row = at / chunks, chunk = at % chunks, to = stage;
 		int32_t  token = first + (int32_t)row;
-		bool     wanted = token < end; /* what lies beyond may be anything, and 0 · NaN is NaN */
+		bool     wanted = token < end;
 		uint32_t swapped = chunk ^ ((uint32_t)token & job->swizzle);
-		size_t   from = wanted ? attention_slot(job, sequence, token, kv_head) * DIM + swapped * 8 : 0;
+		size_t   from = wanted ? attention_slot(job, sequence, token, kv_head) * DIM + swapped * each : 0;
 
-		cp_async_16(keys + tile_at<DIM>(row, chunk), (const T *)job->keys + from, wanted ? 16 : 0);
-		cp_async_16(values + tile_at<DIM>(row, chunk), (const T *)job->values + from, wanted ? 16 : 0);
+		if constexpr (kv_is_byte<E>)
+			to += byte_tile_at<DIM>(row, chunk);
+		else
+			to += tile_at<DIM>(row, chunk);
+		cp_async_16(to, (const E *)job->keys + from, wanted ? 16 : 0);
+		cp_async_16(to + attention_stage<E, DIM>::tile, (const E *)job->values + from, wanted ? 16 : 0);
+	}
+	if (kv_is_byte<E> && threadIdx.x < 2 * CUDA_TILE / 4) { /* four scales each: blocks have four tokens or more */
+		uint32_t row = threadIdx.x % (CUDA_TILE / 4) * 4, kind = threadIdx.x / (CUDA_TILE / 4);
+		int32_t  token = first + (int32_t)row, left = end - token;
+		size_t   from = left <= 0 ? 0 : attention_scale(job, attention_slot(job, sequence, token, kv_head)) +
+		    (kind << job->block_shift);
+
+		cp_async_16(stage + 2 * attention_stage<E, DIM>::tile + (kind * CUDA_TILE + row) * 4, job->scales + from,
+		    left <= 0 ? 0 : left < 4 ? (uint32_t)left * 4 : 16);
 	}
 	cp_async_commit();
 }
@@ -66,6 +93,71 @@ template <class T, int DIM> __device__ static inline void multiply_values(const 
 		mma_m16n8k16<T>(o[2 * d], p, b);
 		mma_m16n8k16<T>(o[2 * d + 1], p, b + 2);
 	}
+}
+
+/* ---- Of either kind ---- */
+
+template <class T, class E, int DIM> __device__ static inline void load_queries(const T *low, const T *high,
+    uint32_t ret[DIM / 16][4])
+{
+	if constexpr (kv_is_byte<E>)
+		load_query_bytes<T, DIM>(low, high, ret);
+	else
+		load_query<T, DIM>(low, high, ret);
+}
+
+/* Scores of tokens [TOKEN, TOKEN + 16) of a stage, times FACTOR. */
+template <class T, class E, int DIM> __device__ static inline void stage_scores(const uint32_t q[DIM / 16][4], const char *stage,
+    uint32_t token, float factor, float s[2][4])
+{
+	if constexpr (kv_is_byte<E>)
+		multiply_byte_keys<T, E, DIM>(q, stage, token, s);
+	else
+		multiply_keys<T, DIM>(q, shared_address(stage), token, s);
+#pragma unroll
+	for (uint32_t j = 0; j < 2; j++) {
+		float2 scale = make_float2(factor, factor);
+
+		if constexpr (kv_is_byte<E>) {
+			scale = *(const float2 *)(stage + 2 * attention_stage<E, DIM>::tile + (token + j * 8 + threadIdx.x % 4 * 2) * 4);
+			scale.x *= factor * kv_pairs<T, E>::factor;
+			scale.y *= factor * kv_pairs<T, E>::factor;
+		}
+		s[j][0] *= scale.x;
+		s[j][1] *= scale.y;
+		s[j][2] *= scale.x;
+		s[j][3] *= scale.y;
+	}
+}
+
+/* o += weights S of tokens [TOKEN, TOKEN + 16) of a stage times their values.  A weight of 0 takes nothing in, whatever the scale
+ * beside it. */
+template <class T, class E, int DIM> __device__ static inline void stage_values(const float s[2][4], const char *stage,
+    uint32_t token, float o[DIM / 8][4])
+{
+	uint32_t p[4];
+
+#pragma unroll
+	for (uint32_t j = 0; j < 2; j++) {
+		float w[4] = { s[j][0], s[j][1], s[j][2], s[j][3] };
+
+		if constexpr (kv_is_byte<E>) {
+			float2 scale = *(const float2 *)(stage + 2 * attention_stage<E, DIM>::tile +
+			    (CUDA_TILE + token + j * 8 + threadIdx.x % 4 * 2) * 4);
+
+			scale.x *= kv_pairs<T, E>::factor;
+			scale.y *= kv_pairs<T, E>::factor;
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				w[i] = w[i] > 0 ? w[i] * (i % 2 ? scale.y : scale.x) : 0;
+		}
+		p[2 * j] = pair_of<T>(w[0], w[1]);
+		p[2 * j + 1] = pair_of<T>(w[2], w[3]);
+	}
+	if constexpr (kv_is_byte<E>)
+		multiply_byte_values<T, E, DIM>(p, stage + attention_stage<E, DIM>::tile, token, o);
+	else
+		multiply_values<T, DIM>(p, shared_address(stage) + attention_stage<E, DIM>::tile, token, o);
 }
 
 #endif

@@ -13,12 +13,13 @@
 
 #include "gpu/attention.cuh"
 
-enum { DECODE_THREADS = 128, DECODE_WARPS = DECODE_THREADS / 32, DECODE_STAGES = 2, DECODE_ROWS = 16 };
+enum { DECODE_THREADS = 128, DECODE_WARPS = DECODE_THREADS / 32, DECODE_ROWS = 16 };
 
 /* Tiles on their way; afterwards the warps' results lie there: o [4][16][DIM], m and l [4][16]. */
-template <class T, int DIM> constexpr size_t decode_shared(void)
+template <class E> constexpr int decode_stages = kv_is_byte<E> ? 4 : 2;
+template <class E, int DIM> constexpr size_t decode_shared(void)
 {
-	size_t tiles = DECODE_STAGES * 2 * CUDA_TILE * DIM * sizeof(T);
+	size_t tiles = decode_stages<E> * attention_stage<E, DIM>::bytes;
 	size_t results = DECODE_WARPS * DECODE_ROWS * (DIM + 2) * sizeof(float);
 	return tiles > results ? tiles : results;
 }
@@ -73,12 +74,23 @@ template <int DIM> __device__ static inline void decode_combine(float *shared_o,
 	__syncthreads();
 }
 
+/* The tile that begins at FIRST; behind the end of the run a group of no copies, so that each tile is one group. */
+template <class E, int DIM> __device__ static inline void decode_load(const struct attention_job *job,
+    const struct decode_rows *rows, const struct step_item *item, int32_t first, uint32_t stage)
+{
+	if (first < item->end)
+		load_tiles<E, DIM, DECODE_THREADS>(job, &rows->sequence, rows->kv_head, first, item->end, stage);
+	else
+		cp_async_commit();
+}
+
 /* One run through the tiles: leaves its (m, l, o) in shared memory. */
-template <class T, int DIM> __device__ static inline void decode_run(const struct attention_job *job,
+template <class T, int DIM, class E> __device__ static inline void decode_run(const struct attention_job *job,
     const struct decode_rows *rows,
     const struct step_item *item, char *stages)
 {
-	constexpr uint32_t   tile_bytes = CUDA_TILE * DIM * sizeof(T);
+	constexpr int        count = decode_stages<E>;
+	constexpr uint32_t   stage_bytes = attention_stage<E, DIM>::bytes;
 	struct softmax_state state = { { -INFINITY, -INFINITY }, { 0, 0 } };
 	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, base = shared_address(stages), q[DIM / 16][4];
 	float    o[DIM / 8][4], factor = job->scale * 1.44269504088896f;
@@ -87,7 +99,8 @@ template <class T, int DIM> __device__ static inline void decode_run(const struc
 	int32_t  limit[2];
 	const T *from[2];
 
-	load_tiles<T, DIM, DECODE_THREADS>(job, &rows->sequence, rows->kv_head, item->begin, item->end, base, base + tile_bytes);
+	for (int i = 0; i < count - 1; i++)
+		decode_load<E, DIM>(job, rows, item, item->begin + i * CUDA_TILE, base + (uint32_t)i * stage_bytes);
 	for (int r = 0; r < 2; r++) {
 		uint32_t row = lane / 4 + 8 * (uint32_t)r, query = (rows->first + row) / job->group;
 		bool     there = rows->first + row < rows->count;
@@ -97,40 +110,31 @@ template <class T, int DIM> __device__ static inline void decode_run(const struc
 		limit[r] = limit[r] < item->end ? limit[r] : item->end;
 		from[r] = there ? (const T *)job->qkv + decode_vector(job, rows, row, job->stride, DIM) : NULL;
 	}
-	load_query<T, DIM>(from[0], from[1], q);
+	load_queries<T, E, DIM>(from[0], from[1], q);
 #pragma unroll
 	for (int d = 0; d < DIM / 8; d++)
 		for (int i = 0; i < 4; i++)
 			o[d][i] = 0;
-	for (int32_t first = item->begin, stage = 0; first < item->end; first += CUDA_TILE, stage ^= 1) {
-		uint32_t keys = base + (uint32_t)stage * 2 * tile_bytes, values = keys + tile_bytes;
-		uint32_t next = base + (uint32_t)(stage ^ 1) * 2 * tile_bytes, p[4];
-		float    s[2][4];
+	for (int32_t first = item->begin, stage = 0; first < item->end; first += CUDA_TILE, stage = (stage + 1) % count) {
+		const char *now = stages + (uint32_t)stage * stage_bytes;
+		float       s[2][4];
 
-		if (first + CUDA_TILE < item->end) {
-			load_tiles<T, DIM, DECODE_THREADS>(job, &rows->sequence, rows->kv_head, first + CUDA_TILE, item->end, next,
-			    next + tile_bytes);
-			cp_async_wait<1>();
-		} else {
-			cp_async_wait<0>();
-		}
+		decode_load<E, DIM>(job, rows, item, first + (count - 1) * CUDA_TILE,
+		    base + (uint32_t)((stage + count - 1) % count) * stage_bytes);
+		cp_async_wait<count - 1>();
 		__syncthreads();
-		multiply_keys<T, DIM>(q, keys, warp * 16, s);
+		stage_scores<T, E, DIM>(q, now, warp * 16, factor, s);
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				int32_t token = first + (int32_t)(warp * 16 + (uint32_t)j * 8 + lane % 4 * 2) + i % 2;
 
-				s[j][i] = token < limit[i / 2] ? s[j][i] * factor : -INFINITY;
+				s[j][i] = token < limit[i / 2] ? s[j][i] : -INFINITY;
 			}
 		}
 		softmax_step<2, DIM / 8>(s, o, &state);
-		p[0] = pair_of<T>(s[0][0], s[0][1]);
-		p[1] = pair_of<T>(s[0][2], s[0][3]);
-		p[2] = pair_of<T>(s[1][0], s[1][1]);
-		p[3] = pair_of<T>(s[1][2], s[1][3]);
-		multiply_values<T, DIM>(p, values, warp * 16, o);
+		stage_values<T, E, DIM>(s, now, warp * 16, o);
 		__syncthreads();
 	}
 #pragma unroll
@@ -145,8 +149,8 @@ template <class T, int DIM> __device__ static inline void decode_run(const struc
 			shared_l[at] = l;
 		}
 #pragma unroll
-		for (int d = 0; d < DIM / 8; d++)
-			*(float2 *)(shared_o + at * DIM + (uint32_t)d * 8 + lane % 4 * 2) = make_float2(o[d][2 * r], o[d][2 * r + 1]);
+		for (int j = 0; j < DIM / 8; j++)
+			*(float2 *)(shared_o + at * DIM + sum_place<E, DIM>(j)) = sum_pair<E, DIM>(o, j, r);
 	}
 	__syncthreads();
 	decode_combine<DIM>(shared_o, shared_m, shared_l);
@@ -216,7 +220,9 @@ template <class T, int DIM> __device__ static inline void decode_finish(const st
 	}
 }
 
-template <class T, int DIM> static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(struct attention_job job)
+/* E: what pages hold, T or bytes. */
+template <class T, int DIM, class E = T> static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(
+    struct attention_job job)
 {
 	DYNAMIC_SHARED(stages);
 	__shared__ int         last;
@@ -240,7 +246,7 @@ template <class T, int DIM> static __global__ void __launch_bounds__(DECODE_THRE
 		if (rows.first >= rows.count)
 			continue;
 		live = rows.count - rows.first < DECODE_ROWS ? rows.count - rows.first : (uint32_t)DECODE_ROWS;
-		decode_run<T, DIM>(&job, &rows, &item, stages);
+		decode_run<T, DIM, E>(&job, &rows, &item, stages);
 		at = (size_t)item.partial + (size_t)rows.kv_head * rows.count + rows.first;
 		for (uint32_t i = threadIdx.x; i < live * DIM; i += DECODE_THREADS)
 			job.partials[at * DIM + i] = shared_o[i];

@@ -9,7 +9,7 @@
 enum { PLAIN_WARPS = 4, PLAIN_EACH = CUDA_HEAD_DIM_MAX / 32, PLAIN_CHUNK = 16 };
 
 /* A warp takes chunks of 16 tokens, every fourth; the four results are put together in order. */
-template <class T> static __global__ void __launch_bounds__(32 * PLAIN_WARPS) plain_kernel(struct attention_job job)
+template <class T, class E = T> static __global__ void __launch_bounds__(32 * PLAIN_WARPS) plain_kernel(struct attention_job job)
 {
 	__shared__ float shared_m[PLAIN_WARPS], shared_l[PLAIN_WARPS], shared_o[PLAIN_WARPS][CUDA_HEAD_DIM_MAX];
 	uint32_t row = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = job.head_dim;
@@ -33,30 +33,33 @@ template <class T> static __global__ void __launch_bounds__(32 * PLAIN_WARPS) pl
 	}
 	for (int32_t t = 0; t < limit; t++) {
 		size_t   at;
-		const T *k, *v;
-		float    dot = 0, factor, p, larger;
+		const E *k, *v;
+		float    dot = 0, factor, p, larger, weight;
 
 		if (t / PLAIN_CHUNK % PLAIN_WARPS != (int32_t)warp)
 			continue;
-		at = attention_slot(&job, &sequence, t, head / job.group) * dim;
-		k = (const T *)job.keys + at;
-		v = (const T *)job.values + at;
+		at = attention_slot(&job, &sequence, t, head / job.group);
+		k = (const E *)job.keys + at * dim;
+		v = (const E *)job.values + at * dim;
 #pragma unroll
 		for (int i = 0; i < PLAIN_EACH; i++)
 			if (lane + 32 * (uint32_t)i < dim)
-				dot += q[i] * to_float(k[lane + 32 * (uint32_t)i]);
+				dot += q[i] * kv_value(k[lane + 32 * (uint32_t)i]);
 		for (int w = 16; w; w >>= 1)
 			dot += __shfl_xor_sync(~0u, dot, w);
 		dot *= job.scale;
+		if (kv_is_byte<E>)
+			dot *= job.scales[attention_scale(&job, at)];
 		larger = fmaxf(m, dot);
 		factor = expf(m - larger);
 		p = expf(dot - larger);
 		m = larger;
 		l = l * factor + p;
+		weight = kv_is_byte<E> ? p * job.scales[attention_scale(&job, at) + (1u << job.block_shift)] : p;
 #pragma unroll
 		for (int i = 0; i < PLAIN_EACH; i++)
 			if (lane + 32 * (uint32_t)i < dim)
-				o[i] = o[i] * factor + p * to_float(v[lane + 32 * (uint32_t)i]);
+				o[i] = o[i] * factor + weight * kv_value(v[lane + 32 * (uint32_t)i]);
 	}
 	if (lane == 0) {
 		shared_m[warp] = m;

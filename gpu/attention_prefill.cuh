@@ -12,12 +12,14 @@
 
 enum { PREFILL_THREADS = 128, PREFILL_STAGES = 2 };
 
-template <class T, int DIM> constexpr size_t prefill_shared(void) { return PREFILL_STAGES * 2 * CUDA_TILE * DIM * sizeof(T); }
+template <class E, int DIM> constexpr size_t prefill_shared(void) { return PREFILL_STAGES * attention_stage<E, DIM>::bytes; }
 
-template <class T, int DIM> static __global__ void __launch_bounds__(PREFILL_THREADS) prefill_kernel(struct attention_job job)
+/* E: what pages hold, T or bytes. */
+template <class T, int DIM, class E = T> static __global__ void __launch_bounds__(PREFILL_THREADS,
+    kv_is_byte<E> ? 3 : 1) prefill_kernel(struct attention_job job)
 {
 	DYNAMIC_SHARED(stages);
-	constexpr uint32_t     tile_bytes = CUDA_TILE * DIM * sizeof(T);
+	constexpr uint32_t     stage_bytes = attention_stage<E, DIM>::bytes;
 	struct step_tile       tile = job.tiles[blockIdx.y];
 	struct step_sequence   sequence = job.sequences[tile.sequence];
 	struct softmax_state   state = { { -INFINITY, -INFINITY }, { 0, 0 } };
@@ -36,19 +38,19 @@ template <class T, int DIM> static __global__ void __launch_bounds__(PREFILL_THR
 		from[r] = row[r] >= sequence.rows ? NULL :
 		    (const T *)job.qkv + (size_t)(sequence.first_row + row[r]) * job.stride + (size_t)head * DIM;
 	}
-	load_query<T, DIM>(from[0], from[1], q);
+	load_queries<T, E, DIM>(from[0], from[1], q);
 #pragma unroll
 	for (int d = 0; d < DIM / 8; d++)
 		for (int i = 0; i < 4; i++)
 			o[d][i] = 0;
-	load_tiles<T, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, 0, end, base, base + tile_bytes);
+	load_tiles<E, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, 0, end, base);
 	for (int32_t first = 0, stage = 0; first < end; first += CUDA_TILE, stage ^= 1) {
-		uint32_t keys = base + (uint32_t)stage * 2 * tile_bytes, values = keys + tile_bytes;
-		uint32_t next = base + (uint32_t)(stage ^ 1) * 2 * tile_bytes;
-		float    s[CUDA_TILE / 8][4];
+		const char *now = stages + (uint32_t)stage * stage_bytes;
+		float       s[CUDA_TILE / 8][4];
 
 		if (first + CUDA_TILE < end) {
-			load_tiles<T, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, first + CUDA_TILE, end, next, next + tile_bytes);
+			load_tiles<E, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, first + CUDA_TILE, end,
+			    base + (uint32_t)(stage ^ 1) * stage_bytes);
 			cp_async_wait<1>();
 		} else {
 			cp_async_wait<0>();
@@ -56,38 +58,37 @@ template <class T, int DIM> static __global__ void __launch_bounds__(PREFILL_THR
 		__syncthreads();
 #pragma unroll
 		for (uint32_t t = 0; t < CUDA_TILE / 16; t++)
-			multiply_keys<T, DIM>(q, keys, t * 16, &s[2 * t]);
+			stage_scores<T, E, DIM>(q, now, t * 16, factor, &s[2 * t]);
 #pragma unroll
 		for (int j = 0; j < CUDA_TILE / 8; j++) {
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				int32_t token = first + j * 8 + (int32_t)(lane % 4) * 2 + i % 2;
 
-				s[j][i] = token < limit[i / 2] ? s[j][i] * factor : -INFINITY;
+				s[j][i] = token < limit[i / 2] ? s[j][i] : -INFINITY;
 			}
 		}
 		softmax_step<CUDA_TILE / 8, DIM / 8>(s, o, &state);
 #pragma unroll
-		for (uint32_t t = 0; t < CUDA_TILE / 16; t++) {
-			uint32_t p[4] = { pair_of<T>(s[2 * t][0], s[2 * t][1]), pair_of<T>(s[2 * t][2], s[2 * t][3]),
-				pair_of<T>(s[2 * t + 1][0], s[2 * t + 1][1]), pair_of<T>(s[2 * t + 1][2], s[2 * t + 1][3]) };
-
-			multiply_values<T, DIM>(p, values, t * 16, o);
-		}
+		for (uint32_t t = 0; t < CUDA_TILE / 16; t++)
+			stage_values<T, E, DIM>(&s[2 * t], now, t * 16, o);
 		__syncthreads();
 	}
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		float l = state.l[r];
-		T    *to = (T *)job.y + (size_t)(sequence.first_row + row[r]) * job.y_stride + (size_t)head * DIM + lane % 4 * 2;
+		T    *to = (T *)job.y + (size_t)(sequence.first_row + row[r]) * job.y_stride + (size_t)head * DIM;
 
 		l += __shfl_xor_sync(~0u, l, 1);
 		l += __shfl_xor_sync(~0u, l, 2);
 		if (row[r] >= sequence.rows)
 			continue;
 #pragma unroll
-		for (int d = 0; d < DIM / 8; d++)
-			*(uint32_t *)(to + d * 8) = pair_of<T>(o[d][2 * r] / l, o[d][2 * r + 1] / l);
+		for (int j = 0; j < DIM / 8; j++) {
+			float2 sum = sum_pair<E, DIM>(o, j, r);
+
+			*(uint32_t *)(to + sum_place<E, DIM>(j)) = pair_of<T>(sum.x / l, sum.y / l);
+		}
 	}
 }
 

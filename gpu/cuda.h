@@ -148,6 +148,7 @@ struct cuda_rows {
 struct cuda_kv {
 	struct kv_group_desc desc;
 	void  *keys, *values; /* [layers][blocks][kv_heads][block_size][head_dim] */
+	float *scales;        /* of keys and values of one byte: [layers][blocks][kv_heads][2][block_size], keys' first; else NULL */
 	/* 7 where the 16-byte chunks of a row lie swapped by its number, chunk ^ (row & 7), as attention_hopper.cuh wants them in
 	 * shared memory; else 0.  Element d of row r is at d ^ (r & swizzle) << 3. */
 	uint32_t swizzle;
@@ -308,6 +309,16 @@ static inline struct cuda_backend *cuda_of(struct backend *b) { return (struct c
 static inline struct cuda_rows *rows_of(const struct activation *a) { return (struct cuda_rows *)a->data; }
 static inline uint32_t stride_of(uint32_t width) { return (width + CUDA_STRIDE - 1) / CUDA_STRIDE * CUDA_STRIDE; }
 static inline size_t element_bytes(const struct cuda_backend *cuda) { return cuda->dtype == DTYPE_F32 ? 4 : 2; }
+/* Of a layer: bytes of its keys, which are as many as those of its values, and scales in number. */
+static inline size_t kv_layer_bytes(const struct cuda_backend *cuda, const struct cuda_kv *kv)
+{
+	return (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim *
+	    (kv->scales ? 1 : element_bytes(cuda));
+}
+static inline size_t kv_layer_scales(const struct cuda_kv *kv)
+{
+	return kv->scales ? 2 * (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size : 0;
+}
 
 /* backend.cu */
 

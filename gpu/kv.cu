@@ -3,6 +3,7 @@
  * written nowhere, and a head's result depends on its row only.
  *
  *      keys, values   [layers][blocks][kv_heads][block_size][head_dim], apart; chunks of a row swapped for own attention
+ *      scales         [layers][blocks][kv_heads][2][block_size], of keys and of values, where these are bytes
  */
 #include "base/checked.h"
 #include "gpu/kv.cuh"
@@ -13,25 +14,28 @@
 
 /* ---- Pools ---- */
 
-static bool pool_bytes(const struct cuda_backend *cuda, const struct kv_group_desc *desc, uint32_t blocks, uint64_t *ret)
+/* Bytes of BLOCKS blocks of all layers in the pool of keys, which is as large as that of values, and in that of scales. */
+static bool pool_bytes(const struct cuda_backend *cuda, const struct kv_group_desc *desc, uint32_t blocks, uint64_t *ret,
+    uint64_t *ret_scales)
 {
-	uint64_t bytes = element_bytes(cuda) * desc->head_dim;
+	uint64_t rows, element = desc->type == KV_FLOAT ? element_bytes(cuda) : 1;
 
-	return checked_mul_u64(bytes, (uint64_t)desc->layers * desc->kv_heads, &bytes) && checked_mul_u64(bytes, desc->block_size,
-	    &bytes) &&
-	       checked_mul_u64(bytes, blocks, ret);
+	return checked_mul_u64((uint64_t)desc->layers * desc->kv_heads, desc->block_size, &rows) &&
+	       checked_mul_u64(rows, blocks, &rows) && checked_mul_u64(rows, element * desc->head_dim, ret) &&
+	       checked_mul_u64(rows, desc->type == KV_FLOAT ? 0 : 2 * sizeof(float), ret_scales) && *ret < UINT64_MAX / 4 &&
+	       *ret_scales < UINT64_MAX / 4;
 }
 
 uint64_t cuda_kv_bytes(const struct backend *b, const struct kv_group_desc *group)
 {
-	uint64_t bytes;
-	return pool_bytes((const struct cuda_backend *)b, group, 1, &bytes) ? 2 * bytes : UINT64_MAX;
+	uint64_t bytes, scales;
+	return pool_bytes((const struct cuda_backend *)b, group, 1, &bytes, &scales) ? 2 * bytes + scales : UINT64_MAX;
 }
 
 enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_group_desc *desc, struct error *error)
 {
 	struct cuda_backend *cuda = cuda_of(b);
-	uint64_t             bytes;
+	uint64_t             bytes, scales, all;
 	enum status          status;
 
 	if (group >= BACKEND_KV_GROUPS_MAX || cuda->kv[group].keys)
@@ -45,19 +49,19 @@ enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_gro
 		return error_set(error, STATUS_INVALID, "KV group of %u layers, %u heads of %u, %u blocks of %u: all must be positive, "
 		    "blocks a power of two, heads ≤ %d",
 		    desc->layers, desc->kv_heads, desc->head_dim, desc->blocks, desc->block_size, (int)CUDA_HEAD_DIM_MAX);
-	if ((uint64_t)desc->blocks * desc->block_size > INT32_MAX || !pool_bytes(cuda, desc, desc->blocks, &bytes) ||
-	    bytes > UINT64_MAX / 4)
+	if ((uint64_t)desc->blocks * desc->block_size > INT32_MAX || !pool_bytes(cuda, desc, desc->blocks, &bytes, &scales))
 		return error_set(error, STATUS_LIMIT, "%u blocks of %u tokens are more than slots can number", desc->blocks,
 		    desc->block_size);
 	bytes = (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
-	status = arena_take(cuda, 2 * bytes, &cuda->kv[group].block);
+	all = 2 * bytes + scales;
+	status = arena_take(cuda, all, &cuda->kv[group].block);
 	if (status) {
 		size_t   available = 0, total = 0;
-		uint64_t token = 2 * bytes / ((uint64_t)desc->blocks * desc->block_size);
+		uint64_t token = all / ((uint64_t)desc->blocks * desc->block_size);
 
 		cudaMemGetInfo(&available, &total);
 		return error_set(error, status, "device %d: no memory for a KV cache of %llu MiB: %llu of %llu MiB are free, enough for "
-		    "%llu tokens of this group of layers; lower kv_tokens", cuda->device, (unsigned long long)(2 * bytes >> 20),
+		    "%llu tokens of this group of layers; lower kv_tokens", cuda->device, (unsigned long long)(all >> 20),
 		    (unsigned long long)(available >> 20), (unsigned long long)(total >> 20),
 		    (unsigned long long)(available / (token + 1)));
 	}
@@ -65,7 +69,8 @@ enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_gro
 	cuda->kv[group].swizzle = attention_is_own(cuda, desc) ? 7 : 0;
 	cuda->kv[group].keys = cuda->kv[group].block.data;
 	cuda->kv[group].values = (char *)cuda->kv[group].block.data + bytes;
-	if (cuda_check(cuda, cudaMemsetAsync(cuda->kv[group].keys, 0, 2 * bytes, cuda->stream), "clearing the KV cache")) {
+	cuda->kv[group].scales = scales ? (float *)((char *)cuda->kv[group].block.data + 2 * bytes) : NULL;
+	if (cuda_check(cuda, cudaMemsetAsync(cuda->kv[group].keys, 0, all, cuda->stream), "clearing the KV cache")) {
 		*error = cuda->fault_error;
 		return cuda->fault;
 	}
@@ -76,7 +81,7 @@ enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from,
 {
 	struct cuda_backend  *cuda = cuda_of(b);
 	const struct cuda_kv *kv = &cuda->kv[group < BACKEND_KV_GROUPS_MAX ? group : 0];
-	size_t                block_bytes;
+	struct copy_pools     pools = { { (char *)kv->keys, (char *)kv->values, (char *)kv->scales }, {} };
 
 	if (group >= BACKEND_KV_GROUPS_MAX || !kv->keys)
 		return STATUS_INVALID;
@@ -85,7 +90,8 @@ enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from,
 			return STATUS_INVALID;
 	if (cuda_check(cuda, cudaSetDevice(cuda->device), "cudaSetDevice"))
 		return cuda->fault;
-	block_bytes = element_bytes(cuda) * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim;
+	pools.block_bytes[0] = pools.block_bytes[1] = kv_layer_bytes(cuda, kv) / kv->desc.blocks;
+	pools.block_bytes[2] = kv_layer_scales(kv) / kv->desc.blocks * sizeof(float);
 	for (uint32_t done = 0; done < count;) {
 		struct copy_pairs pairs;
 		uint32_t          n = 0;
@@ -97,8 +103,7 @@ enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from,
 			pairs.to[n++] = to[done];
 		}
 		if (n)
-			copy_kernel<<<dim3(n, kv->desc.layers), COPY_THREADS, 0, cuda->stream>>>(pairs, (char *)kv->keys, (char *)kv->values,
-			    block_bytes, kv->desc.blocks);
+			copy_kernel<<<dim3(n, kv->desc.layers), COPY_THREADS, 0, cuda->stream>>>(pairs, pools, kv->desc.blocks);
 		if (n && cuda_launched(cuda, "kv_copy"))
 			return cuda->fault;
 	}
@@ -177,7 +182,6 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 	struct cuda_rows    *rows = rows_of(qkv);
 	struct head_job      job = { .qkv = rows->data };
 	const struct cuda_kv *kv;
-	size_t               layer_elements;
 
 	if (!cuda->step.batch || group >= BACKEND_KV_GROUPS_MAX || !cuda->kv[group].keys)
 		return STATUS_INVALID;
@@ -191,9 +195,10 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 		return cuda->fault;
 	if (rope && prepare_rotation(cuda, rope))
 		return cuda->fault;
-	layer_elements = (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim;
-	job.keys = (char *)kv->keys + layer * layer_elements * element_bytes(cuda);
-	job.values = (char *)kv->values + layer * layer_elements * element_bytes(cuda);
+	job.keys = (char *)kv->keys + layer * kv_layer_bytes(cuda, kv);
+	job.values = (char *)kv->values + layer * kv_layer_bytes(cuda, kv);
+	job.scales = kv->scales ? kv->scales + layer * kv_layer_scales(kv) : NULL;
+	job.type = kv->desc.type;
 	job.slots = cuda->arrays.slots[group];
 	job.rotation = rope ? cuda->scratch.rotation : NULL;
 	job.bias = rows->bias;

@@ -1,8 +1,14 @@
-/* kv.cuh: the kernels of kv.cu: copies of blocks, the table of rotations, and bias, norm, rotation and write of every head. */
+/* kv.cuh: the kernels of kv.cu: copies of blocks, the table of rotations, and bias, norm, rotation and write of every head.
+ *
+ * Keys and values of one byte are rounded as src/cpu/attention.c does, bit for bit, from what a cache of T would hold:
+ * s = amax / largest, byte = round(x / s).  Where a value is no number, s is NaN; bytes never are, so that of a page only
+ * scales can be. */
 #ifndef PENSTOCK_GPU_KV_CUH
 #define PENSTOCK_GPU_KV_CUH
 
 #include "gpu/block.cuh"
+#include "gpu/fmt_byte.cuh"
+#include "model/backend.h"
 
 #include <math.h>
 
@@ -14,23 +20,28 @@ struct copy_pairs {
 	int32_t from[COPY_PAIRS], to[COPY_PAIRS];
 };
 
+/* The pools of a group; a block of a layer has so many bytes in each, 0: there is no such pool. */
+struct copy_pools {
+	char  *data[3];
+	size_t block_bytes[3];
+};
+
 /* One block of the grid for a layer of a pair; 16 bytes a thread. */
-static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(struct copy_pairs pairs, char *keys, char *values,
-    size_t block_bytes,
+static __global__ void __launch_bounds__(COPY_THREADS) copy_kernel(struct copy_pairs pairs, struct copy_pools pools,
     uint32_t blocks)
 {
 	size_t layer = (size_t)blockIdx.y * blocks;
-	char  *pools[2] = { keys, values };
 
-	for (int p = 0; p < 2; p++) {
-		const char *from = pools[p] + (layer + (size_t)pairs.from[blockIdx.x]) * block_bytes;
-		char       *to = pools[p] + (layer + (size_t)pairs.to[blockIdx.x]) * block_bytes;
+	for (int p = 0; p < 3; p++) {
+		size_t      bytes = pools.block_bytes[p];
+		const char *from = pools.data[p] + (layer + (size_t)pairs.from[blockIdx.x]) * bytes;
+		char       *to = pools.data[p] + (layer + (size_t)pairs.to[blockIdx.x]) * bytes;
 
-		if (block_bytes % 16 == 0)
-			for (size_t i = threadIdx.x * 16; i < block_bytes; i += COPY_THREADS * 16)
+		if (bytes % 16 == 0)
+			for (size_t i = threadIdx.x * 16; i < bytes; i += COPY_THREADS * 16)
 				*(uint4 *)(to + i) = *(const uint4 *)(from + i);
 		else
-			for (size_t i = threadIdx.x; i < block_bytes; i += COPY_THREADS)
+			for (size_t i = threadIdx.x; i < bytes; i += COPY_THREADS)
 				to[i] = from[i];
 	}
 }
@@ -57,6 +68,7 @@ static __global__ void rotation_kernel(struct rope_frequencies frequencies, cons
 struct head_job {
 	void       *qkv;
 	void       *keys, *values; /* of the layer; NULL: nothing is written */
+	float      *scales;        /* likewise, of bytes (struct cuda_kv) */
 	const int32_t *slots;
 	const float2  *rotation;   /* [rows][rotation_stride]; NULL: none */
 	const float   *bias, *q_norm, *k_norm;
@@ -64,8 +76,35 @@ struct head_job {
 	uint32_t stride, q_heads, kv_heads, head_dim, block_size, pairs, rotation_stride;
 	uint32_t swizzle; /* of the pools (struct cuda_kv) */
 	int      interleaved;
+	enum kv_type type;
 	struct step_mark mark;
 };
+
+/* X [DIM] to bytes at TO and their scale; by a warp. */
+template <class T> __device__ static inline void write_bytes(const T *x, uint32_t dim, enum kv_type type, uint8_t *to,
+    float *ret_scale)
+{
+	uint32_t lane = threadIdx.x % 32;
+	float    largest = 0, scale;
+	bool     none = false;
+
+	for (uint32_t d = lane; d < dim; d += 32) {
+		float size = fabsf(to_float(x[d]));
+
+		largest = fmaxf(largest, size);
+		none = none || !byte_finite(size);
+	}
+	for (int o = 16; o; o >>= 1)
+		largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, o));
+	scale = __any_sync(~0u, none) ? __uint_as_float(0x7fc00000) : __fdiv_rn(largest, type == KV_F8 ? 448.0f : 127.0f);
+	if (lane == 0)
+		*ret_scale = scale;
+	for (uint32_t d = lane; d < dim; d += 32) {
+		float value = scale > 0 ? __fdiv_rn(to_float(x[d]), scale) : 1;
+
+		to[d] = type == KV_F8 ? byte_from_f8(value) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
+	}
+}
 
 /* A warp for each head of a row: q heads, then k heads, then v heads. */
 template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) head_kernel(struct head_job job)
@@ -74,8 +113,10 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 	uint32_t heads = job.q_heads + job.kv_heads * (job.keys ? 2 : 1), rotated, swap = 0;
 	const float *bias = job.bias ? job.bias + (size_t)head * dim : NULL, *norm;
 	int32_t  slot = job.keys ? job.slots[row] : -1; /* of `take`: there before dependency_wait (launch.cuh) */
-	float    factor = 1;
+	float    factor = 1, *scale = NULL;
 	T       *x, *page = NULL;
+	uint8_t *bytes = NULL;
+	__shared__ T kept[HEAD_WARPS][CUDA_HEAD_DIM_MAX]; /* what is to become bytes */
 
 	dependents_launch();
 	dependency_wait();
@@ -90,8 +131,16 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 		size_t   at = ((size_t)(slot / (int32_t)job.block_size) * job.kv_heads + kv_head) * job.block_size +
 		    slot % (int32_t)job.block_size;
 
-		page = (T *)(head < job.q_heads + job.kv_heads ? job.keys : job.values) + at * dim;
-		swap = ((uint32_t)slot & job.swizzle) << 3;
+		bool     is_key = head < job.q_heads + job.kv_heads;
+
+		if (job.type == KV_FLOAT) {
+			page = (T *)(is_key ? job.keys : job.values) + at * dim;
+			swap = ((uint32_t)slot & job.swizzle) << 3;
+		} else {
+			page = kept[threadIdx.x / 32];
+			bytes = (uint8_t *)(is_key ? job.keys : job.values) + at * dim;
+			scale = job.scales + (2 * at - at % job.block_size) + (is_key ? 0 : job.block_size);
+		}
 	}
 	if (norm) {
 		float sum = 0;
@@ -126,6 +175,10 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 			x[d] = v;
 		if (page)
 			page[d ^ swap] = v;
+	}
+	if (bytes) {
+		__syncwarp();
+		write_bytes(page, dim, job.type, bytes, scale);
 	}
 }
 

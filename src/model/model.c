@@ -262,18 +262,24 @@ static enum status rehearse(struct model *model, uint32_t block_size, struct err
 	return status;
 }
 
+bool model_kv_type(const char *word, enum kv_type *ret)
+{
+	*ret = strcmp(word, "fp8") == 0 ? KV_F8 : strcmp(word, "int8") == 0 ? KV_I8 : KV_FLOAT;
+	return *ret != KV_FLOAT || strcmp(word, "auto") == 0;
+}
+
 enum status model_set_kv_type(struct model *model, const char *word, struct error *error)
 {
 	struct model_info *info = &model->info;
-	enum kv_type       type = strcmp(word, "fp8") == 0 ? KV_F8 : KV_I8;
+	enum kv_type       type;
 
-	if (strcmp(word, "auto") == 0)
-		return STATUS_OK;
-	if (type == KV_I8 && strcmp(word, "int8") != 0)
+	if (!model_kv_type(word, &type))
 		return error_set_param(error, STATUS_INVALID, "kv_dtype", "kv_dtype = %.32s: auto, fp8 or int8 is needed", word);
-	if (strcmp(model->backend->ops->name, "cpu") != 0)
+	if (type == KV_FLOAT)
+		return STATUS_OK;
+	if (strcmp(model->backend->ops->name, "cpu") != 0 && strcmp(model->backend->ops->name, "cuda") != 0)
 		return error_set_param(error, STATUS_UNSUPPORTED, "kv_dtype", "kv_dtype = %s: the backend %s keeps keys and values in its "
-		    "own type; cpu has fp8 and int8", word, model->backend->ops->name);
+		    "own type; cpu and cuda have fp8 and int8", word, model->backend->ops->name);
 	if (info->encoder)
 		return error_set_param(error, STATUS_UNSUPPORTED, "kv_dtype", "kv_dtype = %s: %s keeps none between texts", word,
 		    info->architecture);

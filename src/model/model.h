@@ -71,6 +71,9 @@ enum status model_load_all(const struct model_source *source, struct backend *ba
 void        model_free(struct model *model);
 const struct model_info *model_info(const struct model *model);
 
+/* What keys and values are kept in, by its word: auto, fp8 or int8.  False: there is no such word. */
+bool model_kv_type(const char *word, enum kv_type *ret);
+
 /* Before a plan: WORD is "auto", floats, or "fp8" or "int8", what keys and values are then kept in.  STATUS_UNSUPPORTED for a
  * backend that has none of these, and for models whose cache holds latents. */
 enum status model_set_kv_type(struct model *model, const char *word, struct error *error);

@@ -37,11 +37,12 @@ static const char help[] =
     "  --backend NAME     cpu, cuda (default)\n"
     "  --dtype T          arithmetic of the backend (default: its own)\n"
     "  --kernels K        kernels of the backend cuda: auto (default), library, own, portable\n"
+    "  --kv-dtype T       what keys and values are kept in: auto (default), fp8, int8\n"
     "  --threads N        threads of the CPU backend (default: one per core this process may use)\n"
     "  --backend-dir DIR  where loadable backends are\n";
 
 struct job {
-	const char *model, *backend, *dtype, *kernels, *backend_dir;
+	const char *model, *backend, *dtype, *kernels, *backend_dir, *kv_dtype;
 	int64_t     threads;
 	struct sizes {
 		uint32_t values[SIZES_MAX], count, most;
@@ -315,7 +316,8 @@ static enum status open_all(struct bench *bench, struct error *error)
 	bench->nvml = nvml_open(ops->describe(bench->backend.backend));
 	if (ops->read_bandwidth && !ops->read_bandwidth(bench->backend.backend, &bench->bandwidth))
 		printf("reads %.2f TB/s\n", bench->bandwidth * 1e-12);
-	if ((status = model_load(&bench->source, bench->backend.backend, &bench->model, error)))
+	if ((status = model_load(&bench->source, bench->backend.backend, &bench->model, error)) ||
+	    (status = model_set_kv_type(bench->model, job->kv_dtype, error)))
 		return status;
 	loaded = clock_now_ns();
 	info = model_info(bench->model);
@@ -405,7 +407,7 @@ static bool read_sizes(const char *name, const char *text, uint32_t limit, struc
 int bench_engine(int argc, char **argv)
 {
 	enum { OPTION_DUMMY = 256, OPTION_ROUND_INPUTS, OPTION_BATCH, OPTION_PROMPT, OPTION_OUTPUT, OPTION_NOTES, OPTION_BACKEND,
-	    OPTION_DTYPE, OPTION_KERNELS, OPTION_THREADS, OPTION_BACKEND_DIR };
+	    OPTION_DTYPE, OPTION_KERNELS, OPTION_THREADS, OPTION_BACKEND_DIR, OPTION_KV_DTYPE };
 	static const struct option options[] = {
 		{ "model", required_argument, NULL, 'm' }, { "dummy", no_argument, NULL, OPTION_DUMMY },
 		{ "round-inputs", no_argument, NULL, OPTION_ROUND_INPUTS },
@@ -413,10 +415,11 @@ int bench_engine(int argc, char **argv)
 		{ "batch", required_argument, NULL, OPTION_BATCH }, { "prompt", required_argument, NULL, OPTION_PROMPT },
 		{ "output", required_argument, NULL, OPTION_OUTPUT }, { "backend", required_argument, NULL, OPTION_BACKEND },
 		{ "dtype", required_argument, NULL, OPTION_DTYPE }, { "kernels", required_argument, NULL, OPTION_KERNELS },
-		{ "threads", required_argument, NULL, OPTION_THREADS },
+		{ "threads", required_argument, NULL, OPTION_THREADS }, { "kv-dtype", required_argument, NULL, OPTION_KV_DTYPE },
 		{ "backend-dir", required_argument, NULL, OPTION_BACKEND_DIR }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
-	struct job   job = { .backend = "cuda", .dtype = "", .kernels = "", .prompt = { { 200 }, 1, 200 }, .output = { { 64 }, 1, 64 },
+	struct job   job = { .backend = "cuda", .dtype = "", .kernels = "", .kv_dtype = "auto", .prompt = { { 200 }, 1, 200 },
+	    .output = { { 64 }, 1, 64 },
 		.batch = { { 1, 16 }, 2, 16 } };
 	struct error error;
 	bool         fine = true;
@@ -436,6 +439,7 @@ int bench_engine(int argc, char **argv)
 		case OPTION_KERNELS: job.kernels = optarg; break;
 		case OPTION_THREADS: fine = tool_int("bench engine", "--threads", optarg, 0, 256, &job.threads); break;
 		case OPTION_BACKEND_DIR: job.backend_dir = optarg; break;
+		case OPTION_KV_DTYPE: job.kv_dtype = optarg; break;
 		case 'h': fputs(help, stdout); return TOOL_OK;
 		default: return tool_usage("bench engine", "wrong option");
 		}

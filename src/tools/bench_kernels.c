@@ -36,7 +36,7 @@ static const char help[] =
     "                     (of rows), f8 (inputs as they are), i8-row, i8; the library's are those of float8 and int8 then,\n"
     "                     without the rounding of inputs; or of four bits, for which it has none: int4 (groups of 128), q4_0,\n"
     "                     q4_1, q4_k; --rows may be up to 8192\n"
-    "  --backend NAME, --dtype T, --kernels K, --backend-dir DIR as for bench engine\n";
+    "  --backend NAME, --dtype T, --kernels K, --kv-dtype T, --backend-dir DIR as for bench engine\n";
 
 struct sizes {
 	uint32_t width, ffn, heads, kv_heads, head_dim, vocab;
@@ -46,6 +46,7 @@ struct kernels {
 	struct backend       *b;
 	struct sizes          size;
 	uint32_t              rows, context, blocks;
+	enum kv_type          kv;
 	uint32_t              product_rows; /* the most that a product gets alone; 0: ROWS */
 	double                bandwidth;
 	struct backend_weight *norm, *qkv[WEIGHTS], *out[WEIGHTS], *gate_up[WEIGHTS], *down[WEIGHTS], *head, *embedding;
@@ -162,7 +163,7 @@ static enum status prepare(struct kernels *k, struct error *error)
 	struct backend_limits limits = { .rows = rows > k->product_rows ? rows : k->product_rows, .logit_rows = rows, .vocab =
 	    size->vocab,
 		.width = size->ffn > q ? size->ffn : q, .q_heads = size->heads, .head_dim = size->head_dim, .stream = size->width };
-	struct kv_group_desc group = { WEIGHTS, size->kv_heads, size->head_dim, BLOCK, k->blocks * rows, KV_PAIRS, KV_FLOAT };
+	struct kv_group_desc group = { WEIGHTS, size->kv_heads, size->head_dim, BLOCK, k->blocks * rows, KV_PAIRS, k->kv };
 	enum status          status;
 
 	limits.width = limits.width > size->width ? limits.width : size->width;
@@ -215,7 +216,8 @@ static double bytes_of(const struct kernels *k, enum operation operation)
 	case OP_GATE_UP: return 2.0 * s->ffn * s->width * element;
 	case OP_DOWN: return (double)s->ffn * s->width * element;
 	case OP_LOGITS: return (double)s->vocab * s->width * element;
-	case OP_ATTENTION: return 2 * kv * (double)k->tokens_read * element;
+	case OP_ATTENTION:
+		return 2 * (double)k->tokens_read * (k->kv == KV_FLOAT ? kv * element : kv + s->kv_heads * (double)sizeof(float));
 	default: return 0;
 	}
 }
@@ -407,7 +409,7 @@ static enum status run_heads(struct kernels *k, size_t first, size_t *ret_next, 
 	uint32_t                  q = shapes[first].q_heads, kv = shapes[first].kv_heads, ignored;
 	struct backend_limits     limits = { .rows = ROWS_MAX, .logit_rows = ROWS_MAX, .vocab = 64, .width = q * HEAD_DIM, .q_heads = q,
 		.head_dim = HEAD_DIM, .stream = 64 };
-	struct kv_group_desc group = { WEIGHTS, kv, HEAD_DIM, BLOCK, 0, KV_PAIRS, KV_FLOAT };
+	struct kv_group_desc group = { WEIGHTS, kv, HEAD_DIM, BLOCK, 0, KV_PAIRS, k->kv };
 	enum status          status;
 
 	for (*ret_next = first; *ret_next < SHAPES && shapes[*ret_next].q_heads == q && shapes[*ret_next].kv_heads == kv; ++*ret_next)
@@ -448,7 +450,7 @@ static enum status run_heads(struct kernels *k, size_t first, size_t *ret_next, 
 
 /* A backend for each of the models' heads: it has one KV cache. */
 static enum status run_attention(const char *backend, const char *dtype, const char *kernels, const char *directory,
-    struct error *error)
+    enum kv_type kv, struct error *error)
 {
 	enum status status = STATUS_OK;
 
@@ -462,6 +464,7 @@ static enum status run_attention(const char *backend, const char *dtype, const c
 			status = error_set(error, STATUS_UNSUPPORTED, "the backend %s records no steps", backend);
 		if (!status) {
 			k->b = opened.backend;
+			k->kv = kv;
 			printf("%s\n", k->b->ops->describe(k->b));
 			if (k->b->ops->read_bandwidth && !k->b->ops->read_bandwidth(k->b, &k->bandwidth))
 				printf("reads %.2f TB/s\n", k->bandwidth * 1e-12);
@@ -494,7 +497,7 @@ static enum status read_sizes(const char *path, struct sizes *ret, struct error 
 int bench_kernels(int argc, char **argv)
 {
 	enum { OPTION_ROWS = 256, OPTION_CONTEXT, OPTION_BACKEND, OPTION_DTYPE, OPTION_KERNELS, OPTION_BACKEND_DIR, OPTION_PRODUCTS,
-		OPTION_SWEEP, OPTION_ATTENTION, OPTION_WEIGHTS };
+		OPTION_SWEEP, OPTION_ATTENTION, OPTION_WEIGHTS, OPTION_KV_DTYPE };
 	static const struct option options[] = {
 		{ "model", required_argument, NULL, 'm' }, { "rows", required_argument, NULL, OPTION_ROWS },
 		{ "attention", no_argument, NULL, OPTION_ATTENTION },
@@ -502,7 +505,7 @@ int bench_kernels(int argc, char **argv)
 		{ "dtype", required_argument, NULL, OPTION_DTYPE }, { "kernels", required_argument, NULL, OPTION_KERNELS },
 		{ "backend-dir", required_argument, NULL, OPTION_BACKEND_DIR },
 		{ "products", no_argument, NULL, OPTION_PRODUCTS }, { "sweep", no_argument, NULL, OPTION_SWEEP },
-		{ "weights", required_argument, NULL, OPTION_WEIGHTS },
+		{ "weights", required_argument, NULL, OPTION_WEIGHTS }, { "kv-dtype", required_argument, NULL, OPTION_KV_DTYPE },
 		{ "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	const char          *model = NULL, *backend = "cuda", *dtype = "", *kernels = "", *directory = NULL;
@@ -511,6 +514,7 @@ int bench_kernels(int argc, char **argv)
 	struct error         error;
 	int64_t              rows = 0, context = 200;
 	const struct weight_kind *kind = NULL;
+	enum kv_type         kv = KV_FLOAT;
 	bool                 fine = true, products = false, sweep = false, attention = false;
 	enum status          status;
 	int                  c;
@@ -533,6 +537,10 @@ int bench_kernels(int argc, char **argv)
 				return tool_usage("bench kernels",
 				    "--weights: f8-block, f8-row, f8, i8-row, i8, int4, q4_0, q4_1 or q4_k is needed");
 			break;
+		case OPTION_KV_DTYPE:
+			if (!model_kv_type(optarg, &kv))
+				return tool_usage("bench kernels", "--kv-dtype: auto, fp8 or int8 is needed");
+			break;
 		case OPTION_PRODUCTS: products = true; break;
 		case OPTION_SWEEP: products = sweep = true; break;
 		case 'h': fputs(help, stdout); return TOOL_OK;
@@ -542,7 +550,7 @@ int bench_kernels(int argc, char **argv)
 	if (!fine)
 		return TOOL_USAGE;
 	if (attention)
-		return run_attention(backend, dtype, kernels, directory, &error) ? tool_fail("bench kernels", &error) : TOOL_OK;
+		return run_attention(backend, dtype, kernels, directory, kv, &error) ? tool_fail("bench kernels", &error) : TOOL_OK;
 	if (!model)
 		return tool_usage("bench kernels", "--model DIR or --attention is needed");
 	if (!products && rows > ROWS_MAX)
@@ -552,6 +560,7 @@ int bench_kernels(int argc, char **argv)
 		return TOOL_FAILED;
 	k->product_rows = (uint32_t)(rows ? rows : PRODUCT_ROWS);
 	k->rows = rows && rows <= ROWS_MAX ? (uint32_t)rows : 1;
+	k->kv = kv;
 	k->context = (uint32_t)context;
 	k->blocks = (k->context + BLOCK - 1) / BLOCK;
 	k->table = calloc((size_t)k->blocks * k->rows, sizeof *k->table);

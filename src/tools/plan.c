@@ -68,18 +68,21 @@ static enum status see_weight(void *context, const struct weight_desc *parts, ui
 	return STATUS_OK;
 }
 
-/* Where the backend cannot be asked: weights as stored, 16 bits a KV value and an activation, 32 a logit. */
+/* Where the backend cannot be asked: weights as stored, 16 bits a KV value, unless it has 8, and an activation, 32 a logit. */
 static void estimate(const struct model_info *info, const struct dry_count *counts, const struct job *job, struct plan *plan)
 {
-	uint64_t rows = (uint64_t)job->step_tokens, values = 0;
+	uint64_t rows = (uint64_t)job->step_tokens, token = 0;
 
 	plan->estimate = true;
 	plan->weights = 0;
 	for (unsigned format = 0; format < WEIGHT_FORMAT_COUNT; format++)
 		plan->weights += counts[format].bytes;
-	for (uint32_t g = 0; g < info->kv_group_count; g++)
-		values += kv_group_values(&info->kv_groups[g]);
-	plan->block = 2 * values * (uint64_t)job->block_size;
+	for (uint32_t g = 0; g < info->kv_group_count; g++) {
+		uint64_t values = kv_group_values(&info->kv_groups[g]);
+
+		token += info->kv_groups[g].type == KV_FLOAT ? 2 * values : values + values / info->kv_groups[g].head_dim * sizeof(float);
+	}
+	plan->block = token * (uint64_t)job->block_size;
 	/* A dozen activations as wide as the model cover a layer's inputs and outputs. */
 	plan->scratch = rows * info->width * 2 * 12 + (uint64_t)job->max_running * info->vocab * 4;
 }
@@ -153,7 +156,7 @@ static bool print_plan(const struct model_info *info, const struct job *job, con
 	}
 	printf("KV cache      %s, %.2f of what is left: %llu tokens of %llu bytes%s\n", dry_size(size, plan->blocks * plan->block),
 	    job->share, (unsigned long long)plan->tokens, (unsigned long long)(plan->block / (uint64_t)job->block_size),
-	    plan->estimate ? " (estimate: 16 bits)" : "");
+	    !plan->estimate ? "" : strcmp(job->kv_dtype, "auto") == 0 ? " (estimate: 16 bits)" : " (estimate)");
 	printf("context       %u tokens at most, the model's is %u\n", plan->context, info->max_context);
 	print_batches(job, plan);
 	return true;
@@ -184,9 +187,6 @@ static enum status make_plan(const struct job *job, bool *ret_fits, struct error
 		dry_watch(dry, see_weight, &plan.head);
 	if (!status)
 		status = model_load(&source, dry, &model, error);
-	if (!status && !there && strcmp(job->kv_dtype, "auto") != 0)
-		status = error_set(error, STATUS_UNSUPPORTED, "--kv-dtype %.32s: the backend cuda keeps keys and values in its own type",
-		    job->kv_dtype);
 	if (!status)
 		status = model_set_kv_type(model, job->kv_dtype, error);
 	if (!status && job->context > model_info(model)->max_context)

@@ -362,8 +362,8 @@ def test_kv_types():
     equal(done.returncode, 1)
     check("kv_dtype = int8: bert keeps none between texts" in done.stderr, done.stderr)
     done = tool("plan", TINY_MODEL, "--memory", "64M", "--kv-dtype", "int8", "--backend", "cuda", "--backend-dir", "/nowhere")
-    equal(done.returncode, 1)
-    check("the backend cuda keeps keys and values in its own type" in done.stderr, done.stderr)
+    equal(done.returncode, 0, done.stderr)
+    check(f" tokens of {tokens['int8']} bytes (estimate)" in done.stdout, done.stdout)
 
 
 def test_default_model():

@@ -1,13 +1,13 @@
 /* invariance.c: bits that must not depend on the batch, on a device.
  *
- *      invariance DIRECTORY SHAPES [linear|models|all [KERNELS]]    DIRECTORY holds penstock-cuda.so, SHAPES directories with
+ *      invariance DIRECTORY SHAPES [linear|models|cache|all [KERNELS]]    DIRECTORY holds penstock-cuda.so, SHAPES directories with
  *      config.json; KERNELS as in batcher.kernels
  *
  * Linear layers: row 0 … 7 of a product, alone and among up to 2,048 rows, for the shapes of known models and odd ones; with
  * inputs as they are and rounded to fp8 and int8, with fp8 and int8 weights as files have them, and with random weights of four
  * bits, for which sizes up to 128 rows and those above are two families.
- * Models: 20 prompts alone, among 44 others, and beside a long prefill: the same logits.  Exit status 77 where there is no
- * device. */
+ * Models: 20 prompts alone, among 44 others, and beside a long prefill: the same logits.  Cache: models whose keys and values are
+ * bytes.  Exit status 77 where there is no device. */
 #include "base/random.h"
 #include "model/model.h"
 #include "model/plugin.h"
@@ -260,7 +260,7 @@ static void prompts(struct world *world, uint32_t count, bool together, float *r
 		step(world, counts, ret);
 }
 
-static void model_shape(struct totals *totals, const char *name, const char *dtype)
+static void model_shape(struct totals *totals, const char *name, const char *dtype, const char *kv_dtype)
 {
 	struct model_source source = { .checkpoint = NULL };
 	struct world       *world = calloc(1, sizeof *world);
@@ -275,6 +275,7 @@ static void model_shape(struct totals *totals, const char *name, const char *dty
 	MUST_SAY(plugin_entry_of(totals->plugin)->create(&(struct plugin_options){ "", dtype, totals->kernels }, &world->b, &error));
 	MUST_SAY(model_load(&source, world->b, &world->model, &error));
 	model_source_close(&source);
+	MUST_SAY(model_set_kv_type(world->model, kv_dtype, &error));
 	MUST_SAY(model_plan(world->model, STEP_ROWS, SEQUENCES, BLOCK, SEQUENCES * (CONTEXT / BLOCK), &error));
 	world->vocab = model_info(world->model)->vocab;
 	size = (size_t)SEQUENCES * world->vocab;
@@ -309,7 +310,7 @@ static void model_shape(struct totals *totals, const char *name, const char *dty
 
 				for (uint32_t v = 0; v < world->vocab; v++)
 					different += memcmp(&among[s * world->vocab + v], &alone[t * size + s * world->vocab + v], sizeof *among) != 0;
-				snprintf(what, sizeof what, "%s, %s, %s, prompt %u, step %u", name, dtype,
+				snprintf(what, sizeof what, "%s, %s, cache %s, %s, prompt %u, step %u", name, dtype, kv_dtype,
 				    way ? "beside a prefill" : "among others", s, t);
 				snprintf(detail, sizeof detail, "%zu of %u logits differ", different, world->vocab);
 				note(totals, !different, what, detail);
@@ -343,17 +344,21 @@ int main(int argc, char **argv)
 		return SKIP;
 	}
 	backend->ops->destroy(backend);
-	if (strcmp(part, "models") != 0) {
+	if (strcmp(part, "models") != 0 && strcmp(part, "cache") != 0) {
 		for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
 			linear_shape(&totals, "bfloat16", shapes[i][0], shapes[i][1]);
 		linear_shape(&totals, "float16", 4096, 4096);
 	}
-	if (strcmp(part, "linear") != 0) {
-		model_shape(&totals, "glm4-9b-2-layers", "bfloat16");
-		model_shape(&totals, "glm4-32b-2-layers", "bfloat16");
-		model_shape(&totals, "glm4-9b-2-layers", "float16");
-		model_shape(&totals, "glm4-9b-2-layers-fp8", "bfloat16");
-		model_shape(&totals, "glm4-9b-2-layers-int8", "bfloat16");
+	if (strcmp(part, "linear") != 0 && strcmp(part, "cache") != 0) {
+		model_shape(&totals, "glm4-9b-2-layers", "bfloat16", "auto");
+		model_shape(&totals, "glm4-32b-2-layers", "bfloat16", "auto");
+		model_shape(&totals, "glm4-9b-2-layers", "float16", "auto");
+		model_shape(&totals, "glm4-9b-2-layers-fp8", "bfloat16", "auto");
+		model_shape(&totals, "glm4-9b-2-layers-int8", "bfloat16", "auto");
+	}
+	if (strcmp(part, "linear") != 0 && strcmp(part, "models") != 0) {
+		model_shape(&totals, "glm4-9b-2-layers", "bfloat16", "fp8");
+		model_shape(&totals, "glm4-9b-2-layers", "float16", "int8");
 	}
 	printf("invariance: %u passed, %u failed\n", totals.passed, totals.failed);
 	return totals.failed || !totals.passed ? 1 : 0;

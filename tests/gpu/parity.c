@@ -173,7 +173,9 @@ static double rows_error(const float *a, const float *b, uint32_t rows, uint32_t
 	return worst;
 }
 
-static void compare(struct totals *totals, const char *name, const struct pair *pair, const struct both *both, uint32_t rows)
+/* TOLERANCE of 0: the type's. */
+static void compare_within(struct totals *totals, const char *name, const struct pair *pair, const struct both *both, uint32_t rows,
+    double tolerance)
 {
 	size_t count = (size_t)rows * both->a[0].width;
 	float *values[2];
@@ -182,9 +184,15 @@ static void compare(struct totals *totals, const char *name, const struct pair *
 		values[i] = malloc((count + 1) * sizeof **values);
 		MUST(pair->b[i]->ops->activation_get(pair->b[i], &both->a[i], values[i], rows));
 	}
-	note(totals, name, pair, rows_error(values[0], values[1], rows, both->a[0].width), dtypes[pair->dtype].tolerance);
+	note(totals, name, pair, rows_error(values[0], values[1], rows, both->a[0].width),
+	    tolerance > 0 ? tolerance : dtypes[pair->dtype].tolerance);
 	free(values[0]);
 	free(values[1]);
+}
+
+static void compare(struct totals *totals, const char *name, const struct pair *pair, const struct both *both, uint32_t rows)
+{
+	compare_within(totals, name, pair, both, rows, 0);
 }
 
 static bool wanted(const struct totals *totals, const char *name) { return !totals->word || strstr(name, totals->word); }
@@ -587,11 +595,27 @@ struct attention_case {
 	} sequences[8];
 };
 
+/* What the cache holds, and where q, k and v come from: a product, norms and rotation, or the same values put into both
+ * backends, so that bytes are the same too.  What comes of a product may be rounded to another byte. */
+struct cache_kind {
+	const char  *name;
+	enum kv_type type;
+	bool         put;
+	double       tolerance[DTYPES]; /* 0: as ever */
+};
+static const struct cache_kind cache_float = { "", KV_FLOAT, false, { 0 } };
+static const struct cache_kind cache_bytes[] = {
+	{ ", fp8 cache", KV_F8, true, { 0 } }, { ", int8 cache", KV_I8, true, { 0 } },
+	{ ", fp8 cache of a product", KV_F8, false, { 2e-2, 5e-2, 3e-2 } },
+	{ ", int8 cache of a product", KV_I8, false, { 1e-2, 3e-2, 2e-2 } },
+};
+
 struct attention_world {
 	struct pair          pair;
 	struct both          w, bias, q_norm, k_norm, qkv, x, y;
 	float               *xv;
 	struct rope_desc     rope;
+	bool                 put;
 	struct batch         batch;
 	struct batch_sequence sequences[SEQUENCES_MAX];
 	int32_t table[8][BLOCKS_MAX / 8], positions[ROWS_MAX], slots[ROWS_MAX], tokens[ROWS_MAX];
@@ -626,9 +650,14 @@ static void attention_step(struct attention_world *world, const struct attention
 		.sequences = world->sequences };
 	for (int g = 0; g < BACKEND_KV_GROUPS_MAX; g++)
 		world->batch.kv_slots[g] = world->slots;
-	for (uint32_t i = 0; i < total * INPUTS; i++)
+	for (uint32_t i = 0; i < total * (world->put ? world->qkv.a[0].width : INPUTS); i++)
 		world->xv[i] = rounded(random_float(random), pair->dtype);
 	BOTH(pair, step_begin, &world->batch);
+	if (world->put) {
+		BOTH(pair, activation_put, &world->qkv.a[i], world->xv, total);
+		BOTH(pair, rope_kv_write, &world->qkv.a[i], 0, 1, c->q_heads, NULL);
+		return;
+	}
 	BOTH(pair, activation_put, &world->x.a[i], world->xv, total);
 	BOTH(pair, linear, world->w.w[i], c->bias ? world->bias.w[i] : NULL, &world->x.a[i], &world->qkv.a[i]);
 	if (c->norms)
@@ -636,13 +665,13 @@ static void attention_step(struct attention_world *world, const struct attention
 	BOTH(pair, rope_kv_write, &world->qkv.a[i], 0, 1, c->q_heads, c->dims ? &world->rope : NULL);
 }
 
-static void case_attention(struct totals *totals, int dtype, const struct attention_case *c)
+static void case_attention(struct totals *totals, int dtype, const struct attention_case *c, const struct cache_kind *kind)
 {
 	struct random           random = { c->head_dim * 131 + c->q_heads };
 	struct attention_world *world = calloc(1, sizeof *world);
 	struct backend_limits   limits = { .rows = ROWS_MAX, .logit_rows = 8, .vocab = 64, .width = INPUTS, .q_heads = c->q_heads,
 		.head_dim = c->head_dim };
-	struct kv_group_desc    desc = { 2, c->kv_heads, c->head_dim, c->block_size, BLOCKS_MAX, KV_PAIRS, KV_FLOAT };
+	struct kv_group_desc    desc = { 2, c->kv_heads, c->head_dim, c->block_size, BLOCKS_MAX, KV_PAIRS, kind->type };
 	uint32_t                width = (c->q_heads + 2 * c->kv_heads) * c->head_dim, rows[8] = { 0 }, context[8] = { 0 }, total = 0;
 	float                   frequencies[256], *wv, *bv, *nv;
 	struct error            error;
@@ -655,7 +684,8 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 	wv = random_values(&random, (size_t)width * INPUTS, 0.5f, 0, dtype);
 	bv = random_values(&random, width, 0.5f, 0, F32);
 	nv = random_values(&random, c->head_dim, 0.5f, 1, F32);
-	world->xv = malloc((size_t)ROWS_MAX * INPUTS * sizeof(float));
+	world->put = kind->put;
+	world->xv = malloc((size_t)ROWS_MAX * (kind->put ? width : INPUTS) * sizeof(float));
 	world->w = make_weight(&world->pair, width, INPUTS, wv);
 	world->bias = make_weight(&world->pair, 1, width, bv);
 	world->q_norm = world->k_norm = make_weight(&world->pair, 1, c->head_dim, nv);
@@ -668,8 +698,8 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 	for (uint32_t s = 0; s < 8; s++) /* blocks lie apart and backwards */
 		for (uint32_t i = 0; i < BLOCKS_MAX / 8; i++)
 			world->table[s][i] = (int32_t)(BLOCKS_MAX - 1 - (i * 8 + s));
-	at = snprintf(name, sizeof name, "attention%s of %u over %u heads of %u, pages of %u%s:", c->full ? ", full," : "", c->q_heads,
-	    c->kv_heads, c->head_dim, c->block_size, c->norms ? ", norms" : "");
+	at = snprintf(name, sizeof name, "attention%s of %u over %u heads of %u, pages of %u%s%s:", c->full ? ", full," : "",
+	    c->q_heads, c->kv_heads, c->head_dim, c->block_size, c->norms ? ", norms" : "", kind->name);
 	for (uint32_t s = 0; s < c->count; s++) {
 		at += snprintf(name + at, sizeof name - (size_t)at, " %u of %u", c->sequences[s].rows, c->sequences[s].context);
 		/* What came before, alone. */
@@ -692,7 +722,7 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 			BOTH(&world->pair, attention_full, &world->qkv.a[i], 0, 1, c->q_heads, 1 / sqrtf((float)c->head_dim), &world->y.a[i]);
 		else
 			BOTH(&world->pair, attention, &world->qkv.a[i], 0, 1, c->q_heads, 1 / sqrtf((float)c->head_dim), &world->y.a[i]);
-		compare(totals, name, &world->pair, &world->y, total);
+		compare_within(totals, name, &world->pair, &world->y, total, kind->tolerance[dtype]);
 	}
 	free(wv), free(bv), free(nv), free(world->xv);
 	close_pair(&world->pair);
@@ -938,23 +968,25 @@ static void case_slots(struct totals *totals)
 
 /* ---- Copies of blocks ---- */
 
-static void case_copy(struct totals *totals, int dtype, uint32_t block_size)
+static void case_copy(struct totals *totals, int dtype, uint32_t block_size, const struct cache_kind *kind)
 {
 	struct attention_case c = { .head_dim = 64, .q_heads = 4, .kv_heads = 2, .block_size = block_size, .dims = 64, .count = 1 };
 	struct random           random = { 3 };
 	struct attention_world *world = calloc(1, sizeof *world);
-	struct kv_group_desc    desc = { 2, 2, 64, block_size, BLOCKS_MAX, KV_PAIRS, KV_FLOAT };
+	struct kv_group_desc    desc = { 2, 2, 64, block_size, BLOCKS_MAX, KV_PAIRS, kind->type };
 	uint32_t                width = 8 * 64, rows[8] = { 40 }, context[8] = { 40 };
 	int32_t                 from[3], to[3] = { 9, 8, 7 };
 	float                   frequencies[32] = { 1, 0.5f }, *wv;
 	struct error            error;
+	char                    name[80];
 
 	world->pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = ROWS_MAX, .logit_rows = 8, .vocab = 64,
 	    .width = INPUTS, .q_heads = 4, .head_dim = 64 });
 	for (int i = 0; i < 2; i++)
 		MUST_SAY(world->pair.b[i]->ops->kv_alloc(world->pair.b[i], 0, &desc, &error), error);
 	wv = random_values(&random, (size_t)width * INPUTS, 0.5f, 0, dtype);
-	world->xv = malloc((size_t)ROWS_MAX * INPUTS * sizeof(float));
+	world->put = kind->put;
+	world->xv = malloc((size_t)ROWS_MAX * (kind->put ? width : INPUTS) * sizeof(float));
 	world->w = make_weight(&world->pair, width, INPUTS, wv);
 	world->qkv = make_activation(&world->pair, ROWS_MAX, width, NULL);
 	world->x = make_activation(&world->pair, ROWS_MAX, INPUTS, NULL);
@@ -972,7 +1004,8 @@ static void case_copy(struct totals *totals, int dtype, uint32_t block_size)
 	context[0] = 41;
 	attention_step(world, &c, rows, context, &random);
 	BOTH(&world->pair, attention, &world->qkv.a[i], 0, 1, 4, 0.125f, &world->y.a[i]);
-	compare(totals, "attention over copied blocks", &world->pair, &world->y, 1);
+	snprintf(name, sizeof name, "attention over copied blocks%s", kind->name);
+	compare(totals, name, &world->pair, &world->y, 1);
 	free(wv), free(world->xv);
 	close_pair(&world->pair);
 	free(world);
@@ -1034,9 +1067,16 @@ static void run_all(struct totals *totals)
 			    some decoded */
 				case_four_bits(totals, dtype, &four_bits[i], rows);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention"); i++)
-			case_attention(totals, dtype, &attention_cases[i]);
-		for (uint32_t block_size = 16; block_size <= 64 && wanted(totals, "copy"); block_size *= 4)
-			case_copy(totals, dtype, block_size);
+			case_attention(totals, dtype, &attention_cases[i], &cache_float);
+		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention, bytes"); i++) {
+			case_attention(totals, dtype, &attention_cases[i], &cache_bytes[i % 2]);
+			if (i % 4 == 0)
+				case_attention(totals, dtype, &attention_cases[i], &cache_bytes[2 + i / 4 % 2]);
+		}
+		for (uint32_t block_size = 16; block_size <= 64 && wanted(totals, "copy"); block_size *= 4) {
+			case_copy(totals, dtype, block_size, &cache_float);
+			case_copy(totals, dtype, block_size, &cache_bytes[block_size / 64]);
+		}
 		if (wanted(totals, "stored"))
 			case_stored(totals, dtype);
 		if (wanted(totals, "reading"))

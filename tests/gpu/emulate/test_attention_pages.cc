@@ -1,12 +1,15 @@
 /* test_attention_pages.cc: attention of prompts, of decodes and of everything else (gpu/attention_prefill.cuh, _decode.cuh,
  * _plain.cuh) against a softmax in double.  Pages lie anywhere; what no token was written to holds NaN, and so do outputs.  A
- * sequence's bits must be the same alone and among others, and of a prompt however it is cut. */
+ * sequence's bits must be the same alone and among others, and of a prompt however it is cut.  Pages hold T or bytes, whose
+ * scales are NaN where no token was written. */
 #include "expect.h"
 #include "gpu/attention_decode.cuh"
 #include "gpu/attention_plain.cuh"
 #include "gpu/attention_prefill.cuh"
+#include "gpu/fmt_byte.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 struct sequence {
 	uint32_t rows, context;
@@ -31,11 +34,48 @@ static float value(uint32_t kind, uint32_t context, uint32_t token, uint32_t hea
 	return random_value(&state);
 }
 
+/* Of a key (KIND 0) or value (1) of a token and head. */
+template <class E> static float scale_of(uint32_t kind, uint32_t context, uint32_t token, uint32_t head)
+{
+	uint64_t state = ((uint64_t)kind * 31 + context) * 100003 + token * 17 + head;
+	uint32_t word = random_word(&state);
+
+	return kv_is_byte<E> ? ldexpf(1 + (float)(word & 0xffff) / 65536, -8 + (int)(word >> 16) % 3) : 1;
+}
+
+/* As a page holds it. */
+template <class E> static E element(uint32_t kind, uint32_t context, uint32_t token, uint32_t head, uint32_t d)
+{
+	float x = value(kind, context, token, head, d);
+
+	if constexpr (!kv_is_byte<E>) {
+		return from_float<E>(x);
+	} else {
+		x /= scale_of<E>(kind, context, token, head);
+		return { std::is_same_v<E, kv_f8> ? byte_from_f8(x) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(x))) };
+	}
+}
+
+template <class E> static double stored(uint32_t kind, uint32_t context, uint32_t token, uint32_t head, uint32_t d)
+{
+	return (double)kv_value(element<E>(kind, context, token, head, d)) * (double)scale_of<E>(kind, context, token, head);
+}
+
+template <class E> static E nothing(void)
+{
+	if constexpr (kv_is_byte<E>)
+		return { 0x7e }; /* the largest: bytes of pages are numbers */
+	else
+		return from_float<E>(NAN);
+}
+
 /* Everything that a launch reads and writes. */
-template <class T, int DIM> struct world {
+template <class T, int DIM, class E = T> struct world {
 	struct shape               shape;
 	std::vector<sequence>      sequences;
-	std::vector<T>             keys, values, qkv, y;
+	std::vector<E>             keys, values;
+	std::vector<T>             qkv, y;
+	std::vector<float>         scales;
 	std::vector<int32_t>       tables, row_sequence, arrived, counts;
 	std::vector<step_sequence> entries;
 	std::vector<step_item>     items;
@@ -54,8 +94,8 @@ template <class T, int DIM> struct world {
 	}
 };
 
-template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std::vector<sequence> sequences_, uint32_t padding,
-    uint64_t seed) : shape(shape_), sequences(sequences_), rows(padding)
+template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape &shape_, std::vector<sequence> sequences_,
+    uint32_t padding, uint64_t seed) : shape(shape_), sequences(sequences_), rows(padding)
 {
 	uint32_t blocks = 3, block = 0, partial = 0;
 	uint64_t random = seed + 7;
@@ -70,8 +110,9 @@ template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std
 		order.push_back((int32_t)i);
 	for (uint32_t i = blocks; i > 1; i--)
 		std::swap(order[i - 1], order[random_word(&random) % i]);
-	keys.assign((size_t)blocks * shape.kv_heads * shape.block_size * DIM, from_float<T>(NAN));
+	keys.assign((size_t)blocks * shape.kv_heads * shape.block_size * DIM, nothing<E>());
 	values = keys;
+	scales.assign((size_t)blocks * shape.kv_heads * 2 * shape.block_size, NAN);
 	qkv.assign((size_t)rows * stride, from_float<T>(NAN));
 	y = qkv;
 	row_sequence.assign(rows, -1);
@@ -93,14 +134,19 @@ template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std
 		for (uint32_t t = 0; t < context; t++) {
 			if (t % shape.block_size == 0)
 				tables.push_back(order[block++]);
-			for (uint32_t h = 0; h < shape.kv_heads; h++)
+			for (uint32_t h = 0; h < shape.kv_heads; h++) {
+				size_t unit = ((size_t)tables.back() * shape.kv_heads + h) * 2 * shape.block_size + t % shape.block_size;
+
+				scales[unit] = scale_of<E>(0, context, t, h);
+				scales[unit + shape.block_size] = scale_of<E>(1, context, t, h);
 				for (uint32_t d = 0; d < DIM; d++) {
 					size_t at = (((size_t)tables.back() * shape.kv_heads + h) * shape.block_size + t % shape.block_size) * DIM +
 					    (d ^ (t & shape.swizzle) << 3);
 
-					keys[at] = from_float<T>(value(0, context, t, h, d));
-					values[at] = from_float<T>(value(1, context, t, h, d));
+					keys[at] = element<E>(0, context, t, h, d);
+					values[at] = element<E>(1, context, t, h, d);
 				}
+			}
 		}
 		for (uint32_t r = 0; r < sequences[s].rows; r++) {
 			row_sequence[row + r] = (int32_t)s;
@@ -116,6 +162,7 @@ template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std
 	job.qkv = qkv.data();
 	job.keys = keys.data();
 	job.values = values.data();
+	job.scales = scales.data();
 	job.y = y.data();
 	job.sequences = entries.data();
 	job.items = items.data();
@@ -140,7 +187,7 @@ template <class T, int DIM> world<T, DIM>::world(const struct shape &shape_, std
 	job.mark = { &mark, 4 };
 }
 
-template <class T, int DIM> void world<T, DIM>::check(const char *what) const
+template <class T, int DIM, class E> void world<T, DIM, E>::check(const char *what) const
 {
 	std::vector<double> weights, sum(DIM);
 
@@ -162,19 +209,21 @@ template <class T, int DIM> void world<T, DIM>::check(const char *what) const
 			for (uint32_t t = 0; t < limit; t++) {
 				for (uint32_t d = 0; d < DIM; d++)
 					weights[t] += (double)to_float(from_float<T>(value(2, its.context, before, h, d))) *
-					    (double)to_float(from_float<T>(value(0, its.context, t, h / shape.group, d)));
+					    stored<E>(0, its.context, t, h / shape.group, d);
 				weights[t] = exp(weights[t] * (double)job.scale);
 				total += weights[t];
 			}
 			for (uint32_t t = 0; t < limit; t++)
 				for (uint32_t d = 0; d < DIM; d++)
-					sum[d] += weights[t] / total * (double)to_float(from_float<T>(value(1, its.context, t, h / shape.group, d)));
+					sum[d] += weights[t] / total * stored<E>(1, its.context, t, h / shape.group, d);
 			for (uint32_t d = 0; d < DIM; d++) {
 				double got = (double)to_float(y[(size_t)row * stride + h * DIM + d]);
 
 				worst = got == got ? std::max(worst, fabs(got - sum[d])) : INFINITY;
 			}
-			expect(worst <= error_of<T>(), "%s: row %u (%u at %u) head %u: %g off", what, row, its.rows, its.context, h, worst);
+			/* A weight times a scale is rounded even where the weight is 1. */
+			expect(worst <= error_of<T>() * (kv_is_byte<E> ? 2 : 1), "%s: row %u (%u at %u) head %u: %g off", what, row, its.rows,
+			    its.context, h, worst);
 		}
 	}
 }
@@ -186,20 +235,22 @@ template <class T> static bool same_bits(const std::vector<T> &a, const std::vec
 
 /* ---- Decodes ---- */
 
-template <class T, int DIM> static void run_decode(world<T, DIM> *w, uint32_t blocks, uint64_t seed)
+template <class T, int DIM, class E> static void run_decode(world<T, DIM, E> *w, uint32_t blocks, uint64_t seed)
 {
 	uint32_t most = 0;
 
 	for (const sequence &s : w->sequences)
 		most = std::max(most, s.rows);
 	w->job.row_tiles = (most * w->shape.group + 15) / 16;
-	expect_runs(emulate(blocks, DECODE_THREADS, decode_shared<T, DIM>(), { .seed = seed }, [&] { decode_kernel<T, DIM>(w->job); }),
+	expect_runs(emulate(blocks, DECODE_THREADS, decode_shared<E, DIM>(), { .seed = seed },
+	    [&] { decode_kernel<T, DIM, E>(w->job); }),
 	    seed);
 }
 
-template <class T, int DIM> static void test_decode(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+template <class T, int DIM, class E = T> static void test_decode(const struct shape &shape, std::vector<sequence> sequences,
+    uint64_t seed)
 {
-	world<T, DIM> w(shape, sequences, 2, seed);
+	world<T, DIM, E> w(shape, sequences, 2, seed);
 
 	run_decode(&w, 5, seed);
 	w.check("decode");
@@ -207,7 +258,7 @@ template <class T, int DIM> static void test_decode(const struct shape &shape, s
 		for (uint32_t i = 0; i < w.heads() * DIM; i++)
 			expect(to_float(w.y[(size_t)r * w.stride + i]) == 0, "decode: a row of padding is not zero");
 	for (size_t s = 0; s < sequences.size(); s += 2) {
-		world<T, DIM> alone(shape, { sequences[s] }, 0, seed + 1);
+		world<T, DIM, E> alone(shape, { sequences[s] }, 0, seed + 1);
 
 		run_decode(&alone, 3, seed + 2);
 		expect(same_bits(alone.rows_of(0), w.rows_of(s)), "decode: a row of a context of %u differs alone", sequences[s].context);
@@ -216,25 +267,26 @@ template <class T, int DIM> static void test_decode(const struct shape &shape, s
 
 /* ---- Prompts ---- */
 
-template <class T, int DIM> static void run_prefill(world<T, DIM> *w, uint64_t seed)
+template <class T, int DIM, class E> static void run_prefill(world<T, DIM, E> *w, uint64_t seed)
 {
-	expect_runs(emulate(dim3(w->heads(), (uint32_t)w->tiles.size()), PREFILL_THREADS, prefill_shared<T, DIM>(), { .seed = seed },
-	    [&] { prefill_kernel<T, DIM>(w->job); }), seed);
+	expect_runs(emulate(dim3(w->heads(), (uint32_t)w->tiles.size()), PREFILL_THREADS, prefill_shared<E, DIM>(), { .seed = seed },
+	    [&] { prefill_kernel<T, DIM, E>(w->job); }), seed);
 }
 
-template <class T, int DIM> static void test_prefill(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+template <class T, int DIM, class E = T> static void test_prefill(const struct shape &shape, std::vector<sequence> sequences,
+    uint64_t seed)
 {
-	world<T, DIM> w(shape, sequences, 0, seed);
+	world<T, DIM, E> w(shape, sequences, 0, seed);
 
 	run_prefill(&w, seed);
 	w.check("prefill");
 }
 
 /* The last rows of a context in a piece of their own: the same bits as in one piece. */
-template <class T, int DIM> static void test_pieces(void)
+template <class T, int DIM, class E = T> static void test_pieces(void)
 {
 	const struct shape shape = { 2, 1, 16, 0 };
-	world<T, DIM>      whole(shape, { { 100, 100 } }, 0, 1), piece(shape, { { 37, 100 }, { 9, 70 } }, 0, 2);
+	world<T, DIM, E>   whole(shape, { { 100, 100 } }, 0, 1), piece(shape, { { 37, 100 }, { 9, 70 } }, 0, 2);
 	std::vector<T>     a, b;
 
 	run_prefill(&whole, 3);
@@ -246,14 +298,86 @@ template <class T, int DIM> static void test_pieces(void)
 
 /* ---- Everything else ---- */
 
-template <class T, int DIM> static void test_plain(const struct shape &shape, std::vector<sequence> sequences, uint64_t seed)
+template <class T, int DIM, class E = T> static void test_plain(const struct shape &shape, std::vector<sequence> sequences,
+    uint64_t seed)
 {
-	world<T, DIM> w(shape, sequences, 1, seed);
+	world<T, DIM, E> w(shape, sequences, 1, seed);
 
-	expect_runs(emulate(dim3(w.rows, w.heads()), 32 * PLAIN_WARPS, 0, { .seed = seed }, [&] { plain_kernel<T>(w.job); }), seed);
+	expect_runs(emulate(dim3(w.rows, w.heads()), 32 * PLAIN_WARPS, 0, { .seed = seed }, [&] { plain_kernel<T, E>(w.job); }), seed);
 	w.check("plain");
 	for (uint32_t i = 0; i < w.heads() * DIM; i++)
 		expect(to_float(w.y[(size_t)(w.rows - 1) * w.stride + i]) == 0, "plain: a row of padding is not zero");
+}
+
+/* ---- Bytes ---- */
+
+/* Every byte at each place of a word: exactly its value, but for the factor. */
+template <class T, class E> static void test_pairs(void)
+{
+	for (uint32_t byte = 0; byte < 256; byte++)
+		for (uint32_t place = 0; place < 4; place++) {
+			uint32_t got[2] = { 0, 0 }, others = 0x26c15b8e & ~(0xffu << 8 * place);
+			E        e = { (uint8_t)byte };
+			uint16_t half;
+			T        t;
+
+			if (std::is_same_v<E, kv_f8> && (byte & 0x7f) == 0x7f)
+				continue;
+			kv_pairs<T, E>::widen(others | byte << 8 * place, &got[0], &got[1]);
+			half = (uint16_t)(got[place % 2] >> 16 * (place / 2));
+			memcpy(&t, &half, 2);
+			expect(to_float(t) * (kv_pairs<T, E>::factor) == kv_value(e), "byte %02x at %u is %g, not %g", byte, place, to_float(t),
+			    kv_value(e));
+		}
+}
+
+/* The sixteen-byte chunks of a tile: each once, and those that a quarter of a warp reads at once in different banks. */
+template <int DIM> static void test_places(void)
+{
+	std::vector<int> chunks(64 * DIM / 16);
+
+	for (uint32_t row = 0; row < 64; row++)
+		for (uint32_t chunk = 0; chunk < DIM / 16; chunk++)
+			chunks.at(byte_tile_at<DIM>(row, chunk) / 16)++;
+	expect(std::count(chunks.begin(), chunks.end(), 1) == (long)chunks.size(), "places of %d", DIM);
+	for (uint32_t token = 0; token < 64; token += 2) /* two tokens' chunks of four lanes */
+		for (uint32_t c = 0; c < DIM / 64; c++) {
+			uint32_t banks = 0;
+
+			for (uint32_t lane = 0; lane < 8; lane++)
+				banks |= 1u << byte_tile_at<DIM>(token + lane / 4, lane % 4 * (DIM / 64) + c) / 16 % 8;
+			expect(banks == 0xff, "keys of %d: two lanes read one bank", DIM);
+		}
+	for (uint32_t token = 0; token < 64; token += 8) /* what 128 bytes are read by: 8 lanes of 16 bytes or 16 lanes of 8 */
+		for (uint32_t first = 0; first < 8; first += DIM == 128 ? 2 : 4) {
+			uint32_t banks = 0;
+
+			for (uint32_t lane = 0; lane < (DIM == 128 ? 8 : 16); lane++) {
+				uint32_t byte = (first + lane / 4) * (DIM / 8);
+				banks |= 1u << (byte_tile_at<DIM>(token + lane % 4 * 2, byte / 16) + byte % 16) / 8 % 16;
+			}
+			expect(__builtin_popcount(banks) == (DIM == 128 ? 8 : 16), "values of %d: two lanes read one bank", DIM);
+		}
+}
+
+template <class E> static void test_byte_pages(void)
+{
+	test_pairs<__nv_bfloat16, E>();
+	test_pairs<__half, E>();
+	test_decode<__nv_bfloat16, 64, E>({ 4, 2, 16, 0 }, { { 1, 1 }, { 1, 63 }, { 1, 64 }, { 1, 65 }, { 1, 130 } }, 21);
+	test_decode<__half, 128, E>({ 12, 1, 64, 0 }, { { 1, 300 }, { 4, 129 }, { 2, 2 } }, 22);
+	test_decode<__nv_bfloat16, 128, E>({ 5, 2, 4, 0 }, { { 8, 8 }, { 3, 257 } }, 23);
+	test_decode<__half, 64, E>({ 2, 1, 64, 1 }, { { 8, 70 }, { 1, 1 } }, 24);
+	test_decode<__nv_bfloat16, 128, E>({ 1, 1, 64, 0 }, { { 1, 2300 } }, 25);
+	test_prefill<__nv_bfloat16, 64, E>({ 2, 1, 16, 0 }, { { 1, 1 }, { 65, 65 }, { 9, 140 } }, 26);
+	test_prefill<__half, 128, E>({ 1, 2, 64, 0 }, { { 70, 133 }, { 16, 16 } }, 27);
+	test_prefill<__half, 64, E>({ 3, 1, 32, 1 }, { { 40, 40 }, { 7, 7 } }, 28);
+	test_prefill<__nv_bfloat16, 128, E>({ 1, 1, 64, 0 }, { { 64, 64 } }, 29);
+	test_pieces<__nv_bfloat16, 128, E>();
+	test_pieces<__half, 64, E>();
+	test_plain<float, 40, E>({ 3, 1, 16, 0 }, { { 1, 1 }, { 5, 70 } }, 30);
+	test_plain<__nv_bfloat16, 256, E>({ 1, 2, 64, 0 }, { { 2, 67 } }, 31);
+	test_plain<__half, 72, E>({ 2, 1, 2, 1 }, { { 9, 9 } }, 32);
 }
 
 int main(void)
@@ -276,5 +400,9 @@ int main(void)
 	test_plain<float, 40>({ 3, 1, 16, 0 }, { { 1, 1 }, { 5, 70 } }, 10);
 	test_plain<__nv_bfloat16, 256>({ 1, 2, 64, 0 }, { { 2, 67 } }, 11);
 	test_plain<__half, 72>({ 2, 1, 32, 1 }, { { 9, 9 } }, 12);
+	test_places<64>();
+	test_places<128>();
+	test_byte_pages<kv_f8>();
+	test_byte_pages<kv_i8>();
 	return finish("attention over pages");
 }

@@ -1,5 +1,6 @@
 /* test_kv.cc: the kernels of gpu/kv.cuh against the formulas in double: bias, norm, rotation in both orders and the write into
- * pages, plain and swapped; rows of padding; copies of blocks.  What must not be touched holds NaN and is looked at. */
+ * pages, plain, swapped and in bytes; rows of padding; copies of blocks.  What must not be touched holds NaN and is looked at. */
+#include "base/floats.h"
 #include "expect.h"
 #include "gpu/kv.cuh"
 
@@ -37,10 +38,10 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 	    [&] { rotation_kernel(table, positions, 1.5f, c->pairs, 8, rotation.data()); }));
 
 	std::vector<T>  before = qkv, values = keys;
-	struct head_job job = { qkv.data(), c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, slots,
+	struct head_job job = { qkv.data(), c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, NULL, slots,
 		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->norm ? q_norm.data() : NULL,
 		c->norm ? k_norm.data() : NULL, 1e-5f, stride, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs, 8, c->swizzle,
-		c->interleaved, { &mark, 2 } };
+		c->interleaved, KV_FLOAT, { &mark, 2 } };
 
 	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,
 	    { .seed = seed, .before = { { qkv.data(), qkv.size() * sizeof(T) } } }, [&] { head_kernel<T>(job); }), seed);
@@ -93,30 +94,103 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 	    (unsigned long long)expected);
 }
 
+/* Bytes and scales as src/cpu/attention.c makes them of what the kernel leaves in qkv.  Row 0 holds no number in a key, a subnormal
+ * value and one of zeroes. */
+template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, bool rotated, enum kv_type type, uint64_t seed)
+{
+	constexpr uint32_t   rows = 5, blocks = 4, q_heads = 1, kv_heads = 3;
+	uint32_t             heads = q_heads + 2 * kv_heads, stride = heads * dim + 4, mark = 0;
+	uint64_t             random = seed;
+	std::vector<T>       qkv(rows * stride, from_float<T>(0));
+	std::vector<uint8_t> keys(blocks * kv_heads * block_size * dim, 0xaa), values = keys;
+	std::vector<float>   scales(blocks * kv_heads * 2 * block_size, -7);
+	std::vector<float2>  rotation(rows * dim / 2);
+	std::vector<bool>    touched(scales.size());
+	int32_t              slots[rows] = { 1, (int32_t)(blocks * block_size - 1), -1, 0, (int32_t)block_size };
+
+	for (uint32_t i = 0; i < rows * stride; i++) /* of all sizes that T has */
+		qkv[i] = from_float<T>(ldexpf(random_value(&random), (int)(i / dim % 11) - 5));
+	qkv[(q_heads + 1) * dim + dim / 2] = from_float<T>(NAN);
+	for (uint32_t d = 0; d < dim; d++) {
+		qkv[(q_heads + kv_heads) * dim + d] = from_float<T>((float)d * (sizeof(T) == 4 ? 1e-40f : 1e-7f));
+		qkv[(q_heads + kv_heads + 1) * dim + d] = from_float<T>(0);
+	}
+	for (float2 &r : rotation) {
+		float angle = random_value(&random) * 3;
+		r = { cosf(angle), sinf(angle) };
+	}
+
+	struct head_job job = { qkv.data(), keys.data(), values.data(), scales.data(), slots, rotated ? rotation.data() : NULL,
+		NULL, NULL, NULL, 1e-5f, stride, q_heads, kv_heads, dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, 0, false, type,
+		{ &mark, 2 } };
+
+	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,
+	    { .seed = seed, .before = { { qkv.data(), qkv.size() * sizeof(T) } } }, [&] { head_kernel<T>(job); }), seed);
+	for (uint32_t r = 0; r < rows; r++) {
+		for (uint32_t h = 0; h < 2 * kv_heads && slots[r] >= 0; h++) {
+			uint32_t slot = (uint32_t)slots[r], unit = slot / block_size * kv_heads + h % kv_heads, offset = slot % block_size;
+			size_t   at = ((size_t)unit * 2 + h / kv_heads) * block_size + offset;
+			const T *x = &qkv[r * stride + (q_heads + h) * dim];
+			const uint8_t *bytes = &(h < kv_heads ? keys : values)[((size_t)unit * block_size + offset) * dim];
+			float    largest = 0, none = 0, scale;
+
+			for (uint32_t d = 0; d < dim; d++) {
+				largest = fmaxf(largest, fabsf(to_float(x[d])));
+				none += to_float(x[d]) - to_float(x[d]);
+			}
+			scale = none == 0 ? largest / (type == KV_F8 ? 448.0f : 127.0f) : __uint_as_float(0x7fc00000);
+			touched[at] = true;
+			expect(memcmp(&scale, &scales[at], 4) == 0, "row %u head %u: scale %g, not %g", r, h, scales[at], scale);
+			for (uint32_t d = 0; d < dim; d++) {
+				float   value = scale > 0 ? to_float(x[d]) / scale : 1;
+				uint8_t want = type == KV_F8 ? floats_to_e4m3(value) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
+
+				expect(bytes[d] == want, "row %u head %u [%u]: %g is %02x, not %02x", r, h, d, value, bytes[d], want);
+			}
+		}
+	}
+	for (size_t i = 0; i < scales.size(); i++)
+		expect(touched[i] || scales[i] == -7, "a scale was written that is nobody's");
+	for (size_t i = 0; i < keys.size(); i++) {
+		size_t at = i / dim / block_size * 2 * block_size + i / dim % block_size;
+
+		expect(touched[at] || keys[i] == 0xaa, "a byte of a key was written that is nobody's");
+		expect(touched[at + block_size] || values[i] == 0xaa, "a byte of a value was written that is nobody's");
+	}
+}
+
 static void test_copies(uint32_t block_bytes)
 {
 	constexpr uint32_t blocks = 6, layers = 2;
-	std::vector<char>  keys(blocks * layers * block_bytes), values(keys.size()), want;
+	uint32_t           scale_bytes = block_bytes / 32 * 4; /* of heads of 64 */
+	std::vector<char>  keys(blocks * layers * block_bytes), values(keys.size()), scales(blocks * layers * scale_bytes), want;
 	struct copy_pairs  pairs = {};
 
 	for (size_t i = 0; i < keys.size(); i++) {
 		keys[i] = (char)(i * 7 + i / block_bytes);
 		values[i] = (char)(i * 5 + i / block_bytes);
 	}
+	for (size_t i = 0; i < scales.size(); i++)
+		scales[i] = (char)(i * 3 + i / scale_bytes);
 	pairs.from[0] = 4;
 	pairs.to[0] = 1;
 	pairs.from[1] = 0;
 	pairs.to[1] = 5;
-	for (std::vector<char> *pool : { &keys, &values }) {
+	for (std::vector<char> *pool : { &keys, &values, &scales }) {
+		uint32_t bytes = pool == &scales ? scale_bytes : block_bytes;
+
 		want.insert(want.end(), pool->begin(), pool->end());
 		for (uint32_t l = 0; l < layers; l++)
 			for (int p = 0; p < 2; p++)
-				memcpy(&want[want.size() - pool->size() + (l * blocks + (uint32_t)pairs.to[p]) * block_bytes],
-				    &(*pool)[(l * blocks + (uint32_t)pairs.from[p]) * block_bytes], block_bytes);
+				memcpy(&want[want.size() - pool->size() + (l * blocks + (uint32_t)pairs.to[p]) * bytes],
+				    &(*pool)[(l * blocks + (uint32_t)pairs.from[p]) * bytes], bytes);
 	}
-	expect_runs(emulate(dim3(2, layers), COPY_THREADS, 0, { .seed = block_bytes },
-	    [&] { copy_kernel(pairs, keys.data(), values.data(), block_bytes, blocks); }));
+
+	struct copy_pools pools = { { keys.data(), values.data(), scales.data() }, { block_bytes, block_bytes, scale_bytes } };
+
+	expect_runs(emulate(dim3(2, layers), COPY_THREADS, 0, { .seed = block_bytes }, [&] { copy_kernel(pairs, pools, blocks); }));
 	keys.insert(keys.end(), values.begin(), values.end());
+	keys.insert(keys.end(), scales.begin(), scales.end());
 	expect(keys == want, "copies of blocks of %u bytes", block_bytes);
 }
 
@@ -132,6 +206,13 @@ int main(void)
 		test_heads<float>(&c, ++seed);
 		test_heads<__nv_bfloat16>(&c, ++seed);
 		test_heads<__half>(&c, ++seed);
+	}
+	for (enum kv_type type : { KV_F8, KV_I8 }) {
+		test_bytes<float>(64, 16, true, type, ++seed);
+		test_bytes<__nv_bfloat16>(128, 64, true, type, ++seed);
+		test_bytes<__half>(64, 4, false, type, ++seed);
+		test_bytes<float>(36, 8, true, type, ++seed);
+		test_bytes<__nv_bfloat16>(256, 2, false, type, ++seed);
 	}
 	test_copies(4096);
 	test_copies(100);
