@@ -1,4 +1,4 @@
-EXTRA_DIST += bench/bench_path.py bench/bench_order.py bench/sim_bars.py bench/make_random_model.py bench/compare_tokenizers.py bench/make_random_tokenizer.py
+EXTRA_DIST += bench/bench_path.py bench/bench_order.py bench/sim_bars.py bench/make_random_model.py bench/compare_tokenizers.py bench/make_random_tokenizer.py bench/make_texts.py
 
 # Benchmarks: run by hand, never timed tests (BENCHMARKS.md records the figures).
 noinst_PROGRAMS += bench/bench_hop
