@@ -45,20 +45,45 @@ template <class E, int DIM> struct attention_stage {
 	static constexpr uint32_t tile = CUDA_TILE * DIM * sizeof(E), bytes = 2 * tile + (kv_is_byte<E> ? 2 * CUDA_TILE * 4 : 0);
 };
 
-/* Starts the copy of 64 tokens from FIRST on, those before END, into the stage at STAGE.  What lies beyond END may be anything,
- * and 0 · NaN is NaN: zeroes stand for it. */
-template <class E, int DIM, int THREADS> __device__ static inline void load_tiles(const struct attention_job *job,
-    const struct step_sequence *sequence, uint32_t kv_head, int32_t first, int32_t end, uint32_t stage)
+/* The blocks in which what a thread copies of a tile lies: known a tile ahead, as they are a round trip to memory away. */
+template <class E, int DIM, int THREADS> struct tile_blocks {
+	static constexpr uint32_t chunks = DIM * sizeof(E) / 16, each = CUDA_TILE * chunks / THREADS;
+	int32_t block[each], scales;
+};
+
+template <class E, int DIM, int THREADS> __device__ static inline void find_blocks(const struct attention_job *job,
+    const struct step_sequence *sequence, int32_t first, int32_t end, struct tile_blocks<E, DIM, THREADS> *ret)
 {
-	constexpr uint32_t each = 16 / sizeof(E), chunks = DIM / each;
+	const int32_t *table = job->tables + sequence->table[job->kv_group];
 
 #pragma unroll
-	for (uint32_t i = 0; i < CUDA_TILE * chunks / THREADS; i++) {
-		uint32_t at = threadIdx.x + i * THREADS, row = at / chunks, chunk = at % chunks, to = stage;
+	for (uint32_t i = 0; i < ret->each; i++) {
+		int32_t token = first + (int32_t)((threadIdx.x + i * THREADS) / ret->chunks);
+
+		ret->block[i] = token < end ? table[token >> job->block_shift] : 0;
+	}
+	if (kv_is_byte<E>) {
+		int32_t token = first + (int32_t)(threadIdx.x % (CUDA_TILE / 4) * 4);
+
+		ret->scales = token < end ? table[token >> job->block_shift] : 0;
+	}
+}
+
+/* Starts the copy of 64 tokens from FIRST on, those before END, which lie in BLOCKS, into the stage at STAGE.  What lies beyond END
+ * may be anything, and 0 · NaN is NaN: zeroes stand for it. */
+template <class E, int DIM, int THREADS> __device__ static inline void load_tiles(const struct attention_job *job, uint32_t kv_head,
+    int32_t first, int32_t end, const struct tile_blocks<E, DIM, THREADS> *blocks, uint32_t stage)
+{
+	uint32_t inside = (1u << job->block_shift) - 1;
+
+#pragma unroll
+	for (uint32_t i = 0; i < blocks->each; i++) {
+		uint32_t at = threadIdx.x + i * THREADS, row = at / blocks->chunks, chunk = at % blocks->chunks, to = stage;
 		int32_t  token = first + (int32_t)row;
 		bool     wanted = token < end;
 		uint32_t swapped = chunk ^ ((uint32_t)token & job->swizzle);
-		size_t   from = wanted ? attention_slot(job, sequence, token, kv_head) * DIM + swapped * each : 0;
+		size_t   slot = (((size_t)blocks->block[i] * job->kv_heads + kv_head) << job->block_shift) + ((uint32_t)token & inside);
+		size_t   from = wanted ? slot * DIM + swapped * (16 / sizeof(E)) : 0;
 
 		if constexpr (kv_is_byte<E>)
 			to += byte_tile_at<DIM>(row, chunk);
@@ -70,8 +95,8 @@ template <class E, int DIM, int THREADS> __device__ static inline void load_tile
 	if (kv_is_byte<E> && threadIdx.x < 2 * CUDA_TILE / 4) { /* four scales each: blocks have four tokens or more */
 		uint32_t row = threadIdx.x % (CUDA_TILE / 4) * 4, kind = threadIdx.x / (CUDA_TILE / 4);
 		int32_t  token = first + (int32_t)row, left = end - token;
-		size_t   from = left <= 0 ? 0 : attention_scale(job, attention_slot(job, sequence, token, kv_head)) +
-		    (kind << job->block_shift);
+		size_t   unit = 2 * ((size_t)blocks->scales * job->kv_heads + kv_head) + kind;
+		size_t   from = left <= 0 ? 0 : (unit << job->block_shift) + ((uint32_t)token & inside);
 
 		cp_async_16(stage + 2 * attention_stage<E, DIM>::tile + (kind * CUDA_TILE + row) * 4, job->scales + from,
 		    left <= 0 ? 0 : left < 4 ? (uint32_t)left * 4 : 16);
@@ -111,7 +136,7 @@ template <class T, class E, int DIM> __device__ static inline void stage_scores(
     uint32_t token, float factor, float s[2][4])
 {
 	if constexpr (kv_is_byte<E>)
-		multiply_byte_keys<T, E, DIM>(q, stage, token, s);
+		multiply_byte_keys<T, E, DIM>(q, shared_address(stage), token, s);
 	else
 		multiply_keys<T, DIM>(q, shared_address(stage), token, s);
 #pragma unroll
@@ -155,7 +180,7 @@ template <class T, class E, int DIM> __device__ static inline void stage_values(
 		p[2 * j + 1] = pair_of<T>(w[2], w[3]);
 	}
 	if constexpr (kv_is_byte<E>)
-		multiply_byte_values<T, E, DIM>(p, stage + attention_stage<E, DIM>::tile, token, o);
+		multiply_byte_values<T, E, DIM>(p, shared_address(stage) + attention_stage<E, DIM>::tile, token, o);
 	else
 		multiply_values<T, DIM>(p, shared_address(stage) + attention_stage<E, DIM>::tile, token, o);
 }

@@ -1,11 +1,13 @@
 /* attention_byte.cuh: what a warp does to a tile of keys and values of one byte: addresses, fragments, products.
  *
- * Tiles in shared memory are [64 tokens][DIM] bytes, 16-byte chunks of every 128 bytes swapped (byte_tile_at).  Bytes become pairs
- * of T in registers, exactly but for a power of two, by a few operations on whole words; products are those of 16 bits.  Which
- * columns an operand has is free as long as both have the same, so that a lane takes what lies together:
+ * Tiles in shared memory are [64 tokens][DIM] bytes; the 16-byte chunks of a row are swapped (byte_tile_at).  To ldmatrix two
+ * bytes are an element of 16 bits; what it gives a lane becomes pairs of T in registers, exactly but for a power of two, by a few
+ * operations on whole words.  Which columns an operand has is free as long as both have the same:
  *
- *      q kᵀ   lane 4g + t has dimensions [t · DIM / 4, (t + 1) · DIM / 4) of token g: load_query_bytes gives q the same order
- *      p v    it has dimensions [g · DIM / 8, (g + 1) · DIM / 8) of four tokens: column g of sum j is dimension g · DIM / 8 + j
+ *      q kᵀ   step c, lane 4g + t: dimensions 16c + 4t, … + 3 of token g, those of bytes 0 and 2 before 1 and 3: load_query_bytes
+ *             gives q the same order
+ *      p v    transposed, lane 4g + t: dimensions 16c + 2g and 16c + 2g + 1 of tokens 2t and 2t + 1: column g of sum 2c is the
+ *             first of these, that of sum 2c + 1 the other
  *
  * The scale of a key belongs to a column of scores, that of a value to a column of weights; the powers of two go with them. */
 #ifndef PENSTOCK_GPU_ATTENTION_BYTE_CUH
@@ -115,89 +117,67 @@ template <> struct kv_pairs<__half, kv_i8> {
 
 /* ---- Tiles ---- */
 
-/* Byte offset of 16-byte chunk CHUNK of row ROW: what a quarter of a warp reads below lies in different banks. */
+/* Byte offset of 16-byte chunk CHUNK of row ROW: eight rows' chunks lie in different banks. */
 template <int DIM> __device__ static inline uint32_t byte_tile_at(uint32_t row, uint32_t chunk)
 {
 	static_assert(DIM == 64 || DIM == 128, "heads of 64 or 128");
-	return DIM == 128 ? (row * 8 + (chunk ^ (row & 7))) * 16 : (row / 2 * 8 + (((row & 1) * 4 + chunk) ^ (row & 6))) * 16;
+	return row * DIM + (chunk ^ (row * DIM / 128 & (DIM / 16 - 1))) * 16;
 }
 
 /* As load_query, in the order of multiply_byte_keys. */
 template <class T, int DIM> __device__ static inline void load_query_bytes(const T *low, const T *high, uint32_t ret[DIM / 16][4])
 {
-	uint32_t first = threadIdx.x % 4 * (DIM / 4);
-
 #pragma unroll
-	for (int k = 0; k < DIM / 16; k++) {
-		uint2 a = low ? *(const uint2 *)(low + first + k * 4) : make_uint2(0, 0);
-		uint2 b = high ? *(const uint2 *)(high + first + k * 4) : make_uint2(0, 0);
+	for (int c = 0; c < DIM / 16; c++) {
+		uint32_t at = (uint32_t)c * 16 + threadIdx.x % 4 * 4;
+		uint2    a = low ? *(const uint2 *)(low + at) : make_uint2(0, 0), b = high ? *(const uint2 *)(high + at) : make_uint2(0, 0);
 
-		ret[k][0] = __byte_perm(a.x, a.y, 0x5410);
-		ret[k][1] = __byte_perm(b.x, b.y, 0x5410);
-		ret[k][2] = __byte_perm(a.x, a.y, 0x7632);
-		ret[k][3] = __byte_perm(b.x, b.y, 0x7632);
+		ret[c][0] = __byte_perm(a.x, a.y, 0x5410);
+		ret[c][1] = __byte_perm(b.x, b.y, 0x5410);
+		ret[c][2] = __byte_perm(a.x, a.y, 0x7632);
+		ret[c][3] = __byte_perm(b.x, b.y, 0x7632);
 	}
 }
 
 /* s [16, 16] = q · kᵀ / FACTOR for tokens [TOKEN, TOKEN + 16) of a tile of keys, without their scales. */
-template <class T, class E, int DIM> __device__ static inline void multiply_byte_keys(const uint32_t q[DIM / 16][4],
-    const char *keys, uint32_t token, float s[2][4])
+template <class T, class E, int DIM> __device__ static inline void multiply_byte_keys(const uint32_t q[DIM / 16][4], uint32_t keys,
+    uint32_t token, float s[2][4])
 {
-	uint32_t lane = threadIdx.x % 32;
+	uint32_t lane = threadIdx.x % 32, row = token + lane / 16 * 8 + lane % 8;
 
+	for (int i = 0; i < 8; i++)
+		s[i / 4][i % 4] = 0;
 #pragma unroll
-	for (int j = 0; j < 2; j++) {
-		for (int i = 0; i < 4; i++)
-			s[j][i] = 0;
-#pragma unroll
-		for (uint32_t c = 0; c < DIM / 64; c++) {
-			uint32_t at = byte_tile_at<DIM>(token + (uint32_t)j * 8 + lane / 4, lane % 4 * (DIM / 64) + c);
-			uint4    chunk = *(const uint4 *)(keys + at);
-			uint32_t words[4] = { chunk.x, chunk.y, chunk.z, chunk.w };
+	for (int c = 0; c < DIM / 16; c += 2) {
+		uint32_t words[4], b[2];
 
+		ldmatrix_x4(words, keys + byte_tile_at<DIM>(row, (uint32_t)c + lane / 8 % 2));
 #pragma unroll
-			for (int w = 0; w < 4; w++) {
-				uint32_t b[2];
-
-				kv_pairs<T, E>::widen(words[w], &b[0], &b[1]);
-				mma_m16n8k16<T>(s[j], q[c * 4 + w], b);
-			}
+		for (int i = 0; i < 4; i++) {
+			kv_pairs<T, E>::widen(words[i], &b[0], &b[1]);
+			mma_m16n8k16<T>(s[i / 2], q[c + i % 2], b);
 		}
 	}
 }
 
 /* o [16, DIM] += p [16, 16] · v / FACTOR for tokens [TOKEN, TOKEN + 16) of a tile of values; scales are in P. */
-template <class T, class E, int DIM> __device__ static inline void multiply_byte_values(const uint32_t p[4], const char *values,
+template <class T, class E, int DIM> __device__ static inline void multiply_byte_values(const uint32_t p[4], uint32_t values,
     uint32_t token, float o[DIM / 8][4])
 {
-	uint32_t lane = threadIdx.x % 32, words[4][DIM / 32];
+	uint32_t lane = threadIdx.x % 32, row = token + lane / 8 % 2 * 8 + lane % 8;
 
 #pragma unroll
-	for (uint32_t i = 0; i < 4; i++) {
-		uint32_t    row = token + i / 2 * 8 + lane % 4 * 2 + i % 2, byte = lane / 4 * (DIM / 8);
-		const char *from = values + byte_tile_at<DIM>(row, byte / 16) + byte % 16;
+	for (int c = 0; c < DIM / 16; c += 2) {
+		uint32_t words[4], even[4], odd[4];
 
-		if constexpr (DIM == 128) {
-			uint4 chunk = *(const uint4 *)from;
-
-			words[i][0] = chunk.x, words[i][1] = chunk.y, words[i][2] = chunk.z, words[i][3] = chunk.w;
-		} else {
-			uint2 chunk = *(const uint2 *)from;
-
-			words[i][0] = chunk.x, words[i][1] = chunk.y;
-		}
-	}
+		ldmatrix_x4_trans(words, values + byte_tile_at<DIM>(row, (uint32_t)c + lane / 16));
 #pragma unroll
-	for (int w = 0; w < DIM / 32; w++) {
+		for (int i = 0; i < 4; i++)
+			kv_pairs<T, E>::widen(words[i], &even[i], &odd[i]);
 #pragma unroll
-		for (int half = 0; half < 2; half++) {
-			uint32_t select = half ? 0x7632 : 0x5410, even[2], odd[2];
-
-#pragma unroll
-			for (int i = 0; i < 2; i++)
-				kv_pairs<T, E>::widen(__byte_perm(words[2 * i][w], words[2 * i + 1][w], select), &even[i], &odd[i]);
-			mma_m16n8k16<T>(o[4 * w + 2 * half], p, even);
-			mma_m16n8k16<T>(o[4 * w + 2 * half + 1], p, odd);
+		for (int i = 0; i < 2; i++) {
+			mma_m16n8k16<T>(o[2 * (c + i)], p, even + 2 * i);
+			mma_m16n8k16<T>(o[2 * (c + i) + 1], p, odd + 2 * i);
 		}
 	}
 }
@@ -205,17 +185,17 @@ template <class T, class E, int DIM> __device__ static inline void multiply_byte
 /* ---- Sums of either kind ---- */
 
 /* Of a lane's columns of o, pair J of DIM / 8: the dimension of its first one, and both for row g (R of 0) or g + 8. */
-template <class E, int DIM> __device__ static inline uint32_t sum_place(int j)
+template <class E> __device__ static inline uint32_t sum_place(int j)
 {
 	uint32_t t = threadIdx.x % 4;
 
-	return kv_is_byte<E> ? (2 * t + (uint32_t)j / (DIM / 16)) * (DIM / 8) + (uint32_t)j % (DIM / 16) * 2 : (uint32_t)j * 8 + t * 2;
+	return kv_is_byte<E> ? (uint32_t)j / 2 * 16 + t * 4 + (uint32_t)j % 2 * 2 : (uint32_t)j * 8 + t * 2;
 }
 template <class E, int DIM> __device__ static inline float2 sum_pair(const float o[DIM / 8][4], int j, int r)
 {
-	int i = j / (DIM / 16), first = j % (DIM / 16) * 2;
+	int c = j / 2, e = j % 2;
 
-	return kv_is_byte<E> ? make_float2(o[first][2 * r + i], o[first + 1][2 * r + i]) : make_float2(o[j][2 * r], o[j][2 * r + 1]);
+	return kv_is_byte<E> ? make_float2(o[2 * c][2 * r + e], o[2 * c + 1][2 * r + e]) : make_float2(o[j][2 * r], o[j][2 * r + 1]);
 }
 
 #endif

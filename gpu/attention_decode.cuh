@@ -16,7 +16,7 @@
 enum { DECODE_THREADS = 128, DECODE_WARPS = DECODE_THREADS / 32, DECODE_ROWS = 16 };
 
 /* Tiles on their way; afterwards the warps' results lie there: o [4][16][DIM], m and l [4][16]. */
-template <class E> constexpr int decode_stages = kv_is_byte<E> ? 4 : 2;
+template <class E> constexpr int decode_stages = kv_is_byte<E> ? 5 : 3;
 template <class E, int DIM> constexpr size_t decode_shared(void)
 {
 	size_t tiles = decode_stages<E> * attention_stage<E, DIM>::bytes;
@@ -74,16 +74,6 @@ template <int DIM> __device__ static inline void decode_combine(float *shared_o,
 	__syncthreads();
 }
 
-/* The tile that begins at FIRST; behind the end of the run a group of no copies, so that each tile is one group. */
-template <class E, int DIM> __device__ static inline void decode_load(const struct attention_job *job,
-    const struct decode_rows *rows, const struct step_item *item, int32_t first, uint32_t stage)
-{
-	if (first < item->end)
-		load_tiles<E, DIM, DECODE_THREADS>(job, &rows->sequence, rows->kv_head, first, item->end, stage);
-	else
-		cp_async_commit();
-}
-
 /* One run through the tiles: leaves its (m, l, o) in shared memory. */
 template <class T, int DIM, class E> __device__ static inline void decode_run(const struct attention_job *job,
     const struct decode_rows *rows,
@@ -96,11 +86,21 @@ template <class T, int DIM, class E> __device__ static inline void decode_run(co
 	float    o[DIM / 8][4], factor = job->scale * 1.44269504088896f;
 	float   *shared_o = (float *)stages, *shared_m = shared_o + DECODE_WARPS * DECODE_ROWS * DIM;
 	float   *shared_l = shared_m + DECODE_WARPS * DECODE_ROWS;
-	int32_t  limit[2];
+	int32_t  limit[2], ahead = item->begin;
 	const T *from[2];
+	const struct step_sequence *sequence = &rows->sequence;
+	struct tile_blocks<E, DIM, DECODE_THREADS> blocks;
 
-	for (int i = 0; i < count - 1; i++)
-		decode_load<E, DIM>(job, rows, item, item->begin + i * CUDA_TILE, base + (uint32_t)i * stage_bytes);
+	/* Each tile is a group of copies, and what would lie behind the end is one of none. */
+	find_blocks(job, sequence, item->begin, item->end, &blocks);
+#pragma unroll
+	for (int i = 0; i < count - 1; i++, ahead += CUDA_TILE) {
+		if (ahead < item->end)
+			load_tiles(job, rows->kv_head, ahead, item->end, &blocks, base + (uint32_t)i * stage_bytes);
+		else
+			cp_async_commit();
+		find_blocks(job, sequence, ahead + CUDA_TILE, item->end, &blocks);
+	}
 	for (int r = 0; r < 2; r++) {
 		uint32_t row = lane / 4 + 8 * (uint32_t)r, query = (rows->first + row) / job->group;
 		bool     there = rows->first + row < rows->count;
@@ -119,10 +119,14 @@ template <class T, int DIM, class E> __device__ static inline void decode_run(co
 		const char *now = stages + (uint32_t)stage * stage_bytes;
 		float       s[2][4];
 
-		decode_load<E, DIM>(job, rows, item, first + (count - 1) * CUDA_TILE,
-		    base + (uint32_t)((stage + count - 1) % count) * stage_bytes);
-		cp_async_wait<count - 1>();
-		__syncthreads();
+		cp_async_wait<count - 2>();
+		__syncthreads(); /* the tile is there, and nobody reads the one before it any more */
+		if (ahead < item->end)
+			load_tiles(job, rows->kv_head, ahead, item->end, &blocks, base + (uint32_t)((stage + count - 1) % count) * stage_bytes);
+		else
+			cp_async_commit();
+		ahead += CUDA_TILE;
+		find_blocks(job, sequence, ahead, item->end, &blocks);
 		stage_scores<T, E, DIM>(q, now, warp * 16, factor, s);
 #pragma unroll
 		for (int j = 0; j < 2; j++) {
@@ -135,8 +139,8 @@ template <class T, int DIM, class E> __device__ static inline void decode_run(co
 		}
 		softmax_step<2, DIM / 8>(s, o, &state);
 		stage_values<T, E, DIM>(s, now, warp * 16, o);
-		__syncthreads();
 	}
+	__syncthreads();
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		uint32_t at = warp * DECODE_ROWS + lane / 4 + 8 * (uint32_t)r;
@@ -150,7 +154,7 @@ template <class T, int DIM, class E> __device__ static inline void decode_run(co
 		}
 #pragma unroll
 		for (int j = 0; j < DIM / 8; j++)
-			*(float2 *)(shared_o + at * DIM + sum_place<E, DIM>(j)) = sum_pair<E, DIM>(o, j, r);
+			*(float2 *)(shared_o + at * DIM + sum_place<E>(j)) = sum_pair<E, DIM>(o, j, r);
 	}
 	__syncthreads();
 	decode_combine<DIM>(shared_o, shared_m, shared_l);

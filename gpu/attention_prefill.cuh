@@ -28,6 +28,7 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 	uint32_t q[DIM / 16][4], base = shared_address(stages);
 	float    o[DIM / 8][4], factor = job.scale * 1.44269504088896f; /* exponents are of 2 */
 	const T *from[2];
+	struct tile_blocks<E, DIM, PREFILL_THREADS> blocks;
 
 	mark_begin(job.mark);
 	end = tile.first_row + CUDA_TILE < sequence.rows ? tile.first_row + CUDA_TILE : sequence.rows;
@@ -43,14 +44,16 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 	for (int d = 0; d < DIM / 8; d++)
 		for (int i = 0; i < 4; i++)
 			o[d][i] = 0;
-	load_tiles<E, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, 0, end, base);
+	find_blocks(&job, &sequence, 0, end, &blocks);
+	load_tiles(&job, kv_head, 0, end, &blocks, base);
+	find_blocks(&job, &sequence, CUDA_TILE, end, &blocks);
 	for (int32_t first = 0, stage = 0; first < end; first += CUDA_TILE, stage ^= 1) {
 		const char *now = stages + (uint32_t)stage * stage_bytes;
 		float       s[CUDA_TILE / 8][4];
 
 		if (first + CUDA_TILE < end) {
-			load_tiles<E, DIM, PREFILL_THREADS>(&job, &sequence, kv_head, first + CUDA_TILE, end,
-			    base + (uint32_t)(stage ^ 1) * stage_bytes);
+			load_tiles(&job, kv_head, first + CUDA_TILE, end, &blocks, base + (uint32_t)(stage ^ 1) * stage_bytes);
+			find_blocks(&job, &sequence, first + 2 * CUDA_TILE, end, &blocks);
 			cp_async_wait<1>();
 		} else {
 			cp_async_wait<0>();
@@ -87,7 +90,7 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 		for (int j = 0; j < DIM / 8; j++) {
 			float2 sum = sum_pair<E, DIM>(o, j, r);
 
-			*(uint32_t *)(to + sum_place<E, DIM>(j)) = pair_of<T>(sum.x / l, sum.y / l);
+			*(uint32_t *)(to + sum_place<E>(j)) = pair_of<T>(sum.x / l, sum.y / l);
 		}
 	}
 }

@@ -331,33 +331,22 @@ template <class T, class E> static void test_pairs(void)
 		}
 }
 
-/* The sixteen-byte chunks of a tile: each once, and those that a quarter of a warp reads at once in different banks. */
+/* The sixteen-byte chunks of a tile: each once, and those that ldmatrix reads at once in different banks. */
 template <int DIM> static void test_places(void)
 {
 	std::vector<int> chunks(64 * DIM / 16);
 
-	for (uint32_t row = 0; row < 64; row++)
-		for (uint32_t chunk = 0; chunk < DIM / 16; chunk++)
-			chunks.at(byte_tile_at<DIM>(row, chunk) / 16)++;
-	expect(std::count(chunks.begin(), chunks.end(), 1) == (long)chunks.size(), "places of %d", DIM);
-	for (uint32_t token = 0; token < 64; token += 2) /* two tokens' chunks of four lanes */
-		for (uint32_t c = 0; c < DIM / 64; c++) {
+	for (uint32_t row = 0; row < 64; row += 8)
+		for (uint32_t chunk = 0; chunk < DIM / 16; chunk++) {
 			uint32_t banks = 0;
 
-			for (uint32_t lane = 0; lane < 8; lane++)
-				banks |= 1u << byte_tile_at<DIM>(token + lane / 4, lane % 4 * (DIM / 64) + c) / 16 % 8;
-			expect(banks == 0xff, "keys of %d: two lanes read one bank", DIM);
-		}
-	for (uint32_t token = 0; token < 64; token += 8) /* what 128 bytes are read by: 8 lanes of 16 bytes or 16 lanes of 8 */
-		for (uint32_t first = 0; first < 8; first += DIM == 128 ? 2 : 4) {
-			uint32_t banks = 0;
-
-			for (uint32_t lane = 0; lane < (DIM == 128 ? 8 : 16); lane++) {
-				uint32_t byte = (first + lane / 4) * (DIM / 8);
-				banks |= 1u << (byte_tile_at<DIM>(token + lane % 4 * 2, byte / 16) + byte % 16) / 8 % 16;
+			for (uint32_t r = row; r < row + 8; r++) {
+				chunks.at(byte_tile_at<DIM>(r, chunk) / 16)++;
+				banks |= 1u << byte_tile_at<DIM>(r, chunk) / 16 % 8;
 			}
-			expect(__builtin_popcount(banks) == (DIM == 128 ? 8 : 16), "values of %d: two lanes read one bank", DIM);
+			expect(banks == 0xff, "heads of %d: two rows' chunks in one bank", DIM);
 		}
+	expect(std::count(chunks.begin(), chunks.end(), 1) == (long)chunks.size(), "places of %d", DIM);
 }
 
 template <class E> static void test_byte_pages(void)
