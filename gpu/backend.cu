@@ -326,10 +326,11 @@ static enum status read_dtype(const char *name, enum dtype *ret, struct error *e
 	return STATUS_OK;
 }
 
-/* auto: what was measured to be the best; own kernels have not run on a device yet. */
-static enum status read_kernels(const char *name, enum kernels *ret, struct error *error)
+/* auto, which becomes a choice when the device is known, is KERNELS_LIBRARY that is the FASTEST. */
+static enum status read_kernels(const char *name, enum kernels *ret, int *ret_fastest, struct error *error)
 {
-	if (!name || !*name || !strcmp(name, "auto") || !strcmp(name, "library"))
+	*ret_fastest = !name || !*name || !strcmp(name, "auto");
+	if (*ret_fastest || !strcmp(name, "library"))
 		*ret = KERNELS_LIBRARY;
 	else if (!strcmp(name, "own"))
 		*ret = KERNELS_OWN;
@@ -363,6 +364,7 @@ extern "C" enum status cuda_backend_create(const struct plugin_options *options,
 	struct cuda_backend *cuda = (struct cuda_backend *)calloc(1, sizeof *cuda);
 	struct choose_device device;
 	struct error         words = {};
+	bool                 has_own;
 	enum status          status;
 
 	if (!cuda)
@@ -370,20 +372,25 @@ extern "C" enum status cuda_backend_create(const struct plugin_options *options,
 	cuda->base.ops = operations();
 	status = read_dtype(options->dtype, &cuda->dtype, &words);
 	if (!status)
-		status = read_kernels(options->kernels, &cuda->kernels, &words);
+		status = read_kernels(options->kernels, &cuda->kernels, &cuda->fastest, &words);
 	if (!status)
 		status = choose_device(&choose_cuda, options->device ? options->device : "", build, NEEDED_AT_START, &cuda->device, &device,
 		    &words);
-	if (!status && cuda->kernels == KERNELS_OWN && device.major != 9)
-		status = error_set(&words, STATUS_UNSUPPORTED, "kernels own: device %d is sm_%d%d, they are written for sm_90a; "
-		    "library or portable is needed", cuda->device, device.major, device.minor);
+	has_own = !status && device.major == 9 && strstr(build, "sm_90a");
+	if (!status && cuda->kernels == KERNELS_OWN && !has_own)
+		status = error_set(&words, STATUS_UNSUPPORTED, "kernels own: device %d is sm_%d%d, this object was built for %s, and they "
+		    "are for sm_90a; library or portable is needed", cuda->device, device.major, device.minor, build);
+	cuda->fastest = cuda->fastest && has_own && cuda->dtype != DTYPE_F32;
+	if (cuda->fastest)
+		cuda->kernels = KERNELS_OWN;
 	if (!status) {
 		cuda->multiprocessors = device.multiprocessors;
 		cuda->major = device.major;
 		cuda->minor = device.minor;
 		snprintf(cuda->description, sizeof cuda->description, "cuda: device %d, %s (%s, sm_%d%d, %d multiprocessors), %s, "
-		    "kernels: %s", cuda->device, device.name, device.uuid, device.major, device.minor, device.multiprocessors,
-		    dtype_name(cuda->dtype), kernels_name(cuda->kernels));
+		    "kernels: %s%s", cuda->device, device.name, device.uuid, device.major, device.minor, device.multiprocessors,
+		    dtype_name(cuda->dtype), kernels_name(cuda->kernels),
+		    cuda->fastest ? " or the library, by time" : "");
 		status = open_device(cuda, &words);
 	}
 	if (status) {

@@ -38,6 +38,7 @@ enum {
 	CUDA_DECODE_ROWS = BACKEND_DECODE_QUERIES_MAX, /* rows of a sequence that decode attention takes at most */
 	CUDA_RUNGS_MAX = 64,       /* batch sizes that are recorded */
 	CUDA_MODELS_MAX = 32,
+	CUDA_RECORD_WAYS = 3,      /* plainly, with dependent launches, and with those and own products wherever there are */
 	CUDA_SLOT_STAGES = 4,      /* fills of sampler slots on their way */
 	CUDA_SLOT_WORDS = 1 << 15  /* ids of one fill; ≥ all biases and bans */
 };
@@ -217,6 +218,7 @@ struct step {
 	uint32_t rung;                   /* index of the recorded size it was padded to; CUDA_RUNGS_MAX = none */
 	int      recording;
 	int      dependent;              /* kernels that can are launched as launch.cuh says */
+	int      own;                    /* products that have an own kernel with the right bits are its, whatever took less time */
 	uint32_t vocab, pooled_width;    /* of the logits and pooled rows that lie in scratch; 0 = none */
 	int      rotation_ready;
 	struct rope_desc rotation;
@@ -230,7 +232,8 @@ struct rung {
 	struct {
 		const void     *model;
 		cudaGraphExec_t graph;
-		float           plain_us, dependent_us; /* of replays, where both were recorded: the graph is that of the faster */
+		uint32_t        ways;                /* that were recorded; of several the graph is that of the fastest */
+		float           us[CUDA_RECORD_WAYS]; /* of replays, where there are several; 0: it could not be recorded */
 		uint32_t        vocab, pooled_width;
 	} recorded[CUDA_MODELS_MAX];
 };
@@ -265,6 +268,7 @@ struct cuda_backend {
 	struct backend base;
 	enum dtype     dtype;
 	enum kernels   kernels;
+	int            fastest; /* KERNELS_OWN, but products that cuBLASLt is faster at, with the same bits, are its own (auto) */
 	int            device, multiprocessors, major, minor;
 	char           description[256], note[200]; /* note: the last one of step_note */
 	cudaStream_t   stream, copies;

@@ -12,7 +12,8 @@
  * shape.
  *
  * Own kernels (option batcher.kernels).  own: up to 64 rows go to linear_skinny, if it takes the shape and its row 0 has the
- * reference's bits; the library's time stands beside its own in the notes.  portable: all products of 16-bit types go to
+ * reference's bits, by the fastest of its variants, timed as dependent launches; the library's time stands beside its own in
+ * the notes, and with auto the library is taken where it is faster.  portable: all products of 16-bit types go to
  * linear_portable, which agrees with itself; no bits are compared with cuBLASLt's.
  */
 #include "gpu/linear_own.h"
@@ -26,6 +27,7 @@
 enum { WORKSPACE_BYTES = 32 << 20, PLANS_MAX = 1024, ASK = 16, CANDIDATES_MAX = 16, OWN_MAX = 6, DONOR_MAX = 3,
     HOPPER_FAMILY = 66, DONOR = 6144,
 	ROTATE_MAX = 8, REPLAYS = 3, TIMED_BYTES = 4 << 20, TILE = 16, REFERENCES_MAX = 64 };
+static const float SILU_US = 1; /* of the other kernel, at least */
 
 enum way { WAY_PLAIN, WAY_LIBRARY, WAY_SKINNY };
 
@@ -36,9 +38,11 @@ struct plan {
 	cublasLtMatmulAlgo_t algo; /* cuBLASLt's, the best of those tried: kept beside WAY_SKINNY too */
 	float    us;               /* its time; 0 = there is none */
 	float    own_us;           /* of linear_skinny, not 0 if it was tried */
-	struct skinny_variant variant; /* the fastest of some */
+	struct skinny_variant variant; /* the fastest */
 	int      own_differs;      /* its bits are not the reference's */
-	int      gated_tried, gated; /* with silu in the epilogue; gated: and its bits are those of two kernels */
+	int      gated_tried, gated; /* with silu in the epilogue; gated: its bits are those of two kernels, and it is no slower */
+	float    gated_us;
+	struct skinny_variant gated_variant;
 };
 
 /* Row 0 of a shape's product with the random row 0, from the first size that was met. */
@@ -360,6 +364,31 @@ static uint32_t same_shape(const struct cuda_backend *cuda, const struct backend
 	return count;
 }
 
+/* Microseconds of a variant, launched as in recorded steps. */
+static float time_variant(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
+    const struct backend_weight *const *weights, uint32_t count)
+{
+	struct linear_job dependent = *job;
+
+	dependent.dependent = 1;
+	return time_skinny(cuda, &dependent, variant, weights, count, (uint64_t)job->w->rows * job->w->columns > 1 << 27 ? 4 : 12);
+}
+
+/* The plan of another bucket by the same kernel, which is that of 8, 16, 32 or 64 rows; NULL: there is none. */
+static const struct plan *same_kernel(const struct cuda_backend *cuda, const struct plan *plan, uint32_t rows)
+{
+	uint32_t tokens = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+
+	for (uint32_t i = 0; i < cuda->linear->count; i++) {
+		const struct plan *other = &cuda->linear->plans[i];
+
+		if (other->n == plan->n && other->k == plan->k && other->to_float == plan->to_float && other->bucket <= tokens &&
+		    (tokens == 8 || other->bucket > tokens / 2) && other->own_us > 0)
+			return other;
+	}
+	return NULL;
+}
+
 /* One variant of linear_skinny for W: does it take the shape and give the reference's bits, and is it faster than those before? */
 static enum status try_variant(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
     const struct backend_weight *const *weights, uint32_t count, bool timed, struct plan *plan)
@@ -374,7 +403,7 @@ static enum status try_variant(struct cuda_backend *cuda, const struct linear_jo
 		return cuda->fault;
 	}
 	if (timed)
-		us = time_skinny(cuda, job, variant, weights, count, 12);
+		us = time_variant(cuda, job, variant, weights, count);
 	if (us > 0 && (plan->own_us == 0 || us < plan->own_us)) {
 		plan->own_us = us;
 		plan->variant = *variant;
@@ -382,20 +411,23 @@ static enum status try_variant(struct cuda_backend *cuda, const struct linear_jo
 	return cuda->fault;
 }
 
-/* The fastest of the default, its neighbours in the size of a stage, and boxes of just the rows. */
+/* The fastest variant, and whether it is taken. */
 static enum status consider_skinny(struct cuda_backend *cuda, const struct linear_job *job,
     const struct backend_weight *const *weights, uint32_t count, bool timed, struct plan *plan)
 {
-	const struct skinny_variant first = skinny_default(job->w->rows, (uint32_t)cuda->multiprocessors, 0);
-	struct skinny_variant       variants[] = { first, first, first, first };
-	enum status                 status = STATUS_OK;
+	const struct plan    *other = same_kernel(cuda, plan, job->rows);
+	struct skinny_variant variants[SKINNY_VARIANTS_MAX];
+	uint32_t variant_count = skinny_variants(job->w->rows, job->w->columns, job->rows, (uint32_t)cuda->multiprocessors, 0,
+	    variants);
+	enum status status = STATUS_OK;
 
-	variants[1].panels *= 2;
-	variants[2].panels /= 2; /* none is refused */
-	variants[3].exact = 1;
-	for (uint32_t i = 0; i < (timed ? sizeof variants / sizeof *variants : 1) && !status && !plan->own_differs; i++)
+	if (other) {
+		variants[0] = other->variant;
+		variant_count = 1;
+	}
+	for (uint32_t i = 0; i < (timed ? variant_count : 1) && !status && !plan->own_differs; i++)
 		status = try_variant(cuda, job, &variants[i], weights, count, timed, plan);
-	if (!status && !plan->own_differs && plan->own_us > 0)
+	if (!status && !plan->own_differs && plan->own_us > 0 && (!cuda->fastest || !timed || !plan->us || plan->own_us <= plan->us))
 		plan->way = WAY_SKINNY;
 	return status;
 }
@@ -496,7 +528,7 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 			*plan = made;
 		}
 	}
-	if (plan->way == WAY_SKINNY)
+	if (plan->way == WAY_SKINNY || (cuda->step.own && plan->own_us > 0 && !plan->own_differs))
 		return linear_skinny(cuda, &job, &plan->variant);
 	if (plan->way == WAY_PLAIN)
 		return run_plain(cuda, w, x, x_stride, rows, y, y_stride, to_float);
@@ -507,6 +539,13 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 	if (code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE) /* this size, though its bucket was fine */
 		return run_plain(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	return code == CUBLAS_STATUS_SUCCESS ? cuda_launched(cuda, "linear") : cuda_check(cuda, cudaErrorUnknown, "cublasLtMatmul");
+}
+
+static const char *words_of_variant(const struct skinny_variant *v, int dependent, char ret[BACKEND_WAY_MAX])
+{
+	snprintf(ret, BACKEND_WAY_MAX, "%u × %u tiles, %u panels%s, %u blocks%s%s", v->groups, v->tiles, v->panels,
+	    v->exact ? " of exact boxes" : "", v->blocks, v->shared_bytes ? " of half" : "", dependent ? ", dependent" : "");
+	return ret;
 }
 
 /* How weights were loaded: the first note. */
@@ -542,6 +581,7 @@ const char *cuda_notes(struct backend *b, uint32_t index)
 	static const char *const ways[] = { "plain kernel", "cuBLASLt", "own kernel" };
 	struct linear_plan *linear = cuda_of(b)->linear;
 	const struct plan  *plan = &linear->plans[index > 0 && index <= PLANS_MAX ? index - 1 : 0];
+	char                words[BACKEND_WAY_MAX];
 	int32_t             id = 0, tile = 0, stages = 0;
 	size_t              written;
 
@@ -555,10 +595,12 @@ const char *cuda_notes(struct backend *b, uint32_t index)
 		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, &stages, sizeof stages, &written);
 	}
 	snprintf(linear->note, sizeof linear->note, "linear %u x %u%s, up to %u rows: %s; cuBLASLt's algorithm %d, tile %d, stages %d, "
-	    "%.1f us; own %.1f us by stages of %u panels%s%s%s", plan->n, plan->k, plan->to_float ? " to float32" : "", plan->bucket,
-	    ways[plan->way], id, tile, stages, (double)plan->us, (double)plan->own_us, plan->variant.panels,
-	    plan->variant.exact ? ", exact" : "", plan->own_differs ? ", whose bits differ" : "",
-	    plan->gated ? ", with silu" : plan->gated_tried ? ", not with silu" : "");
+	    "%.1f us; own %.1f us by %s%s", plan->n, plan->k, plan->to_float ? " to float32" : "", plan->bucket, ways[plan->way], id,
+	    tile, stages, (double)plan->us, (double)plan->own_us, words_of_variant(&plan->variant, 1, words),
+	    plan->own_differs ? ", whose bits differ" : "");
+	if (plan->gated_tried)
+		snprintf(linear->note + strlen(linear->note), sizeof linear->note - strlen(linear->note), "; %s, %.1f us by %s",
+		    plan->gated ? "with silu" : "not with silu", (double)plan->gated_us, words_of_variant(&plan->gated_variant, 1, words));
 	return linear->note;
 }
 
@@ -655,19 +697,10 @@ enum status cuda_library(struct backend *b, const struct backend_weight *w, uint
 
 /* ---- Own ways ---- */
 
-/* Ways that the bench compares: 0 and 1 what is taken, launched plainly and dependently; 2 linear_portable; then every variant
- * of linear_skinny there is.  Of matrices of bytes, whose inputs are rounded on the way if they have to be, only 0 and 1. */
-enum { WAY_FIRST_VARIANT = 3, WAY_VARIANTS = 2 * 2 * 4 * 4 * 2 };
-
-static struct skinny_variant variant_of(const struct cuda_backend *cuda, const struct backend_weight *w, uint32_t way)
-{
-	static const uint32_t sizes[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 }, { 2, 3 } };
-	uint32_t              i = (way - WAY_FIRST_VARIANT) / 2, blocks = (uint32_t)cuda->multiprocessors;
-
-	if (way < WAY_FIRST_VARIANT)
-		return skinny_default(w->rows, blocks, 0);
-	return { sizes[i / 8 % 4][0], sizes[i / 8 % 4][1], 1u << i / 2 % 4, i / 32 % 2 ? blocks / 2 : blocks, 0, (int)(i % 2) };
-}
+/* Ways that the bench compares: 0 and 1 the fastest variant of linear_skinny, launched plainly and dependently; 2 linear_portable;
+ * then every variant that is tried at start, both ways.  Of matrices of bytes, whose inputs are rounded on the way if they have to
+ * be, only 0 and 1, what is taken. */
+enum { WAY_FIRST_VARIANT = 3 };
 
 /* Microseconds of the product with bytes that is taken. */
 static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
@@ -706,10 +739,15 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
     char words[BACKEND_WAY_MAX], double *ret)
 {
 	struct cuda_backend  *cuda = cuda_of(b);
-	struct skinny_variant v = variant_of(cuda, w, way);
-	int                   dependent = way < WAY_FIRST_VARIANT ? way == 1 : (way - WAY_FIRST_VARIANT) % 2;
+	struct skinny_variant variants[SKINNY_VARIANTS_MAX];
+	int      dependent = way < WAY_FIRST_VARIANT ? way == 1 : (way - WAY_FIRST_VARIANT) % 2;
+	uint32_t count = skinny_variants(w->rows, w->columns, rows, (uint32_t)cuda->multiprocessors, 0, variants), first = 0;
 
-	if (way >= WAY_FIRST_VARIANT + WAY_VARIANTS || ((w->byte.values || w->int4) && way >= WAY_FIRST_VARIANT))
+	if (way >= WAY_FIRST_VARIANT) {
+		first = (way - WAY_FIRST_VARIANT) / 2;
+		count = first < count ? first + 1 : 0;
+	}
+	if ((way >= WAY_FIRST_VARIANT && !count) || ((w->byte.values || w->int4) && way >= WAY_FIRST_VARIANT))
 		return STATUS_NOT_FOUND;
 	if (w->int4 && way < 2)
 		snprintf(words, BACKEND_WAY_MAX, "four bits%s", dependent ? ", dependent" : "");
@@ -718,26 +756,30 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 	else if (way == 2)
 		snprintf(words, BACKEND_WAY_MAX, "portable");
 	else
-		snprintf(words, BACKEND_WAY_MAX, "%u × %u tiles, %u panels%s, %u blocks%s", v.groups, v.tiles, v.panels,
-		    v.exact ? " of exact boxes" : "", v.blocks, dependent ? ", dependent" : "");
+		words_of_variant(&variants[first], dependent, words);
 	return time_ways(b, w, rows, to_float, ret, [&](struct linear_job &job, const struct backend_weight *const *weights,
-	    uint32_t count) -> float {
+	    uint32_t weight_count) -> float {
 		enum status status;
+		float       us, least = 0;
 
 		job.dependent = dependent;
 		if (w->byte.values)
-			return way == 2 ? 0 : time_bytes(cuda, &job, weights, count);
+			return way == 2 ? 0 : time_bytes(cuda, &job, weights, weight_count);
 		if (w->int4)
-			return way == 2 ? 0 : time_int4(cuda, &job, weights, count);
-		if (way != 2) {
-			status = linear_skinny(cuda, &job, &v); /* outside of a recording, where what does not suit may be refused */
-			return status ? 0 : time_skinny(cuda, &job, &v, weights, count, 12);
+			return way == 2 ? 0 : time_int4(cuda, &job, weights, weight_count);
+		for (uint32_t i = first; i < count && way != 2; i++) {
+			if (linear_skinny(cuda, &job, &variants[i])) /* outside of a recording, where what does not suit may be refused */
+				continue;
+			us = time_skinny(cuda, &job, &variants[i], weights, weight_count, count - first == 1 ? 12 : 6);
+			least = us > 0 && (least == 0 || us < least) ? us : least;
 		}
+		if (way != 2)
+			return least;
 		status = linear_portable(cuda, &job);
 		return status ? 0 : time_launches(cuda, 12, [&](uint32_t i) {
 			struct linear_job each = job;
 
-			each.w = weights[i % count];
+			each.w = weights[i % weight_count];
 			return linear_portable(cuda, &each) == STATUS_OK;
 		});
 	});
@@ -783,20 +825,44 @@ static char *first_row(struct cuda_backend *cuda, const void *y, size_t bytes)
 	return NULL;
 }
 
-/* After the two kernels, in a rehearsal: does the one give the same bits? */
-static enum status consider_gated(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant,
-    struct plan *plan)
+/* After the two kernels, in a rehearsal: the fastest variant that is one kernel, and whether it gives the same bits. */
+static enum status consider_gated(struct cuda_backend *cuda, const struct linear_job *job, struct plan *plan)
 {
+	const struct plan           *other = same_kernel(cuda, plan, job->rows);
+	const struct backend_weight *weights[ROTATE_MAX];
+	struct skinny_variant        variants[SKINNY_VARIANTS_MAX];
 	size_t      bytes = job->w->rows / 2 * element_bytes(cuda);
-	char       *two = first_row(cuda, job->y, bytes), *one;
-	enum status status = two ? linear_skinny(cuda, job, variant) : STATUS_NOMEM;
+	char       *two = first_row(cuda, job->y, bytes);
+	bool        timed = job->w->bytes >= TIMED_BYTES;
+	uint32_t    weight_count = same_shape(cuda, job->w, weights), count;
+	enum status status = two ? STATUS_OK : STATUS_NOMEM;
 
-	plan->gated_tried = 1;
-	if (!status) {
-		one = first_row(cuda, job->y, bytes);
-		plan->gated = one && memcmp(one, two, bytes) == 0;
-		free(one);
+	count = skinny_variants(job->w->rows, job->w->columns, job->rows, (uint32_t)cuda->multiprocessors, 1, variants);
+	if (other && other->gated) {
+		variants[0] = other->gated_variant;
+		count = 1;
 	}
+	plan->gated_tried = 1;
+	for (uint32_t i = 0; i < (timed ? count : 1) && !status; i++) {
+		char *one;
+		float us = 1;
+
+		status = linear_skinny(cuda, job, &variants[i]);
+		if (status)
+			continue;
+		one = first_row(cuda, job->y, bytes);
+		if (one && memcmp(one, two, bytes) == 0) {
+			us = timed ? time_variant(cuda, job, &variants[i], weights, weight_count) : us;
+			if (us > 0 && (!plan->gated_us || us < plan->gated_us)) {
+				plan->gated_us = us;
+				plan->gated_variant = variants[i];
+			}
+		}
+		free(one);
+		status = cuda->fault;
+	}
+	plan->gated = plan->gated_us > 0 &&
+	    (!cuda->fastest || !timed || plan->gated_us <= (plan->way == WAY_SKINNY ? plan->own_us : plan->us) + SILU_US);
 	free(two);
 	return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
@@ -807,16 +873,16 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 	struct cuda_backend  *cuda = cuda_of(b);
 	struct cuda_rows     *from = rows_of(x), *to = rows_of(y);
 	struct linear_job     job = { w, from->data, to->data, from->stride, cuda->step.rows, to->stride, 0, 1, cuda->step.dependent };
-	struct skinny_variant variant = skinny_default(w->rows, (uint32_t)cuda->multiprocessors, 1);
 	struct plan          *plan = find_plan(cuda, w, cuda->step.rows, 0);
 	enum status           status;
 
 	if (cuda->step.batch && w->data && !w->int4 && w->input == WEIGHT_INPUT_FLOAT && w->columns == from->width &&
-	    w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows && job.rows <= to->rows && plan && plan->gated) {
+	    w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows && job.rows <= to->rows && plan &&
+	    (plan->gated || (cuda->step.own && plan->gated_us > 0))) {
 		if (rows_settle(cuda, from))
 			return cuda->fault;
 		cuda->step.launches++;
-		status = linear_skinny(cuda, &job, &variant);
+		status = linear_skinny(cuda, &job, &plan->gated_variant);
 		if (status != STATUS_UNSUPPORTED) {
 			rows_written(to);
 			return status;
@@ -825,10 +891,9 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 	status = cuda_linear(b, w, NULL, x, gate_up);
 	status = status ? status : cuda_silu_gate(b, gate_up, y);
 	plan = find_plan(cuda, w, cuda->step.rows, 0);
-	if (!status && cuda->rehearsing && !cuda->step.recording && w->data && !w->int4 && plan && plan->way == WAY_SKINNY &&
-	    !plan->gated_tried &&
-	    w->input == WEIGHT_INPUT_FLOAT)
-		return consider_gated(cuda, &job, &variant, plan);
+	if (!status && cuda->rehearsing && !cuda->step.recording && w->data && !w->int4 && plan && plan->own_us > 0 &&
+	    !plan->own_differs && !plan->gated_tried && w->input == WEIGHT_INPUT_FLOAT)
+		return consider_gated(cuda, &job, plan);
 	return status;
 }
 

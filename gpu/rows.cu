@@ -73,7 +73,7 @@ template <class T, class X, bool LAYER> static bool launch_norm_of(const struct 
     uint32_t rows)
 {
 	uint32_t packs = (job->width + pack<T>::count - 1) / pack<T>::count;
-	uint32_t each = packs <= 512 ? 1 : packs <= 2048 ? 2 : packs <= 4096 ? 4 : 8;
+	uint32_t each = packs <= NORM_THREADS_SHORT ? 1 : packs <= 2 * NORM_THREADS_SHORT ? 2 : packs <= 4096 ? 4 : 8;
 	uint32_t threads = ((packs + each - 1) / each + 31) / 32 * 32;
 
 	switch (each) {

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { NORM_THREADS_MAX = 1024, WARPS_MAX = NORM_THREADS_MAX / 32, PLAIN_THREADS = 256 };
+enum { NORM_THREADS_MAX = 1024, NORM_THREADS_SHORT = 512, WARPS_MAX = NORM_THREADS_MAX / 32, PLAIN_THREADS = 256 };
 
 /* ---- Gather ---- */
 
@@ -84,6 +84,38 @@ template <int COUNT, class S> static __device__ inline void store_values(S *to, 
 	}
 }
 
+/* A vector of the norm: of short rows in registers, fetched before the row is there. */
+template <int COUNT, int PACKS> struct norm_vector {
+	static constexpr bool early = PACKS <= 2;
+	const float *from;
+	float        v[early ? PACKS * COUNT : 1];
+
+	__device__ norm_vector(const float *vector, uint32_t width) : from(vector)
+	{
+		if constexpr (early) {
+#pragma unroll
+			for (int p = 0; p < PACKS; p++) {
+				uint32_t at = (threadIdx.x + (uint32_t)p * blockDim.x) * COUNT;
+
+				if (vector && at + COUNT <= width) {
+					load_values<COUNT>(vector + at, v + p * COUNT);
+					continue;
+				}
+#pragma unroll
+				for (int i = 0; i < COUNT; i++)
+					v[p * COUNT + i] = vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
+			}
+		}
+	}
+	/* Value I of this thread, which is number INDEX of the row. */
+	__device__ float at(int i, uint32_t index, uint32_t width) const
+	{
+		if constexpr (early)
+			return v[i];
+		return index < width ? from[index] : 0;
+	}
+};
+
 /* PACKS × COUNT values of a row in registers of each thread; packs of a thread lie blockDim apart. */
 template <int COUNT, int PACKS> struct norm_row {
 	static constexpr int each = PACKS * COUNT;
@@ -126,11 +158,11 @@ template <int COUNT, int PACKS> struct norm_row {
 			v[i] += index(i) < width ? vector[index(i)] : 0;
 	}
 
-	__device__ void scale(float factor, const float *w, uint32_t width)
+	__device__ void scale(float factor, const norm_vector<COUNT, PACKS> &w, uint32_t width)
 	{
 #pragma unroll
 		for (int i = 0; i < each; i++)
-			v[i] *= factor * (index(i) < width ? w[index(i)] : 0);
+			v[i] *= factor * w.at(i, index(i), width);
 	}
 
 	__device__ float squares(float mean, uint32_t width) const
@@ -145,8 +177,8 @@ template <int COUNT, int PACKS> struct norm_row {
 };
 
 /* X is the type of what is normed: T, or float for the stream of layers. */
-template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(NORM_THREADS_MAX)
-    norm_kernel(struct norm_job job)
+template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(PACKS <= 2 ? NORM_THREADS_SHORT :
+    NORM_THREADS_MAX) norm_kernel(struct norm_job job)
 {
 	constexpr int count = pack<T>::count;
 	__shared__ float       shared[WARPS_MAX];
@@ -155,6 +187,7 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 	float                  mean = 0, sum = 0;
 
 	dependents_launch();
+	norm_vector<count, PACKS> w(job.w, job.width), inner(job.residual ? job.inner_norm : NULL, job.width);
 	dependency_wait();
 	mark_begin(job.mark);
 	row.load((const X *)job.x + r * job.x_stride, job.width);
@@ -163,7 +196,7 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 		if (job.inner_bias)
 			delta.add(job.inner_bias, job.width);
 		if (job.inner_norm)
-			delta.scale(rsqrtf(block_sum(delta.squares(0, job.width), shared) / job.width + job.inner_eps), job.inner_norm,
+			delta.scale(rsqrtf(block_sum(delta.squares(0, job.width), shared) / job.width + job.inner_eps), inner,
 			    job.width);
 #pragma unroll
 		for (int i = 0; i < delta.each; i++)
@@ -183,7 +216,7 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 		for (int i = 0; i < row.each; i++)
 			row.v[i] -= mean;
 	}
-	row.scale(sum, job.w, job.width);
+	row.scale(sum, w, job.width);
 	if (LAYER)
 		row.add(job.bias, job.width);
 	row.store((T *)job.y + (size_t)blockIdx.x * job.y_stride, job.width);

@@ -477,7 +477,7 @@ enum status cuda_step_begin(struct backend *b, const struct batch *batch)
 	step->number = cuda->steps++;
 	step->vocab = step->pooled_width = 0;
 	step->rotation_ready = 0;
-	step->recording = step->dependent = 0;
+	step->recording = step->dependent = step->own = 0;
 	step->launches = 0;
 	cuda->history[step->number % FAULT_STEPS] = { step->number, step->rows, batch->sequence_count };
 	notes = { cuda->marks_device, (uint32_t)step->number, mark_next(cuda, FAULT_TAKE).value,
@@ -502,12 +502,18 @@ enum status cuda_step_begin(struct backend *b, const struct batch *batch)
 
 /* ---- Recorded steps ---- */
 
-/* Prompts of every size for which linear layers choose anew, then every rung: once to choose kernels, once to record, and with
- * own kernels once more, to record with dependent launches. */
+/* Ways in which a rung is recorded: those of CUDA_RECORD_WAYS that may differ. */
+static uint32_t record_ways(const struct cuda_backend *cuda)
+{
+	return cuda->kernels != KERNELS_OWN ? 1 : cuda->fastest ? 3 : 2;
+}
+
+/* Prompts of every size for which linear layers choose anew, then every rung: once to choose kernels, and once to record in each
+ * way. */
 int cuda_rehearsal(struct backend *b, uint32_t index, uint32_t *ret_rows, uint32_t *ret_sequences)
 {
 	struct cuda_backend *cuda = cuda_of(b);
-	uint32_t             size = 16, prompts = 0, max = cuda->scratch.limits.rows, times = cuda->kernels == KERNELS_OWN ? 3 : 2;
+	uint32_t             size = 16, prompts = 0, max = cuda->scratch.limits.rows, times = 1 + record_ways(cuda);
 
 	cuda->rehearsing = 1;
 	while (size < max && prompts < index) {
@@ -544,7 +550,7 @@ enum status cuda_forward_begin(struct backend *b, const void *model, int *ret_do
 		}
 		if (rung->recorded[i].model != model)
 			continue;
-		if (rung->recorded[i].graph && !(cuda->rehearsing && cuda->kernels == KERNELS_OWN && !rung->recorded[i].plain_us)) {
+		if (rung->recorded[i].graph && !(cuda->rehearsing && rung->recorded[i].ways < record_ways(cuda))) {
 			if (cuda_check(cuda, cudaGraphLaunch(rung->recorded[i].graph, cuda->stream), "cudaGraphLaunch"))
 				return cuda->fault;
 			step->vocab = rung->recorded[i].vocab;
@@ -552,7 +558,8 @@ enum status cuda_forward_begin(struct backend *b, const void *model, int *ret_do
 			*ret_done = 1;
 		} else if (cuda->rehearsing) {
 			step->recording = i + 1;
-			step->dependent = rung->recorded[i].graph != NULL;
+			step->dependent = rung->recorded[i].ways > 0;
+			step->own = rung->recorded[i].ways > 1;
 			return cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal),
 			    "cudaStreamBeginCapture");
 		}
@@ -586,17 +593,23 @@ static float time_replay(struct cuda_backend *cuda, cudaGraphExec_t exec)
 	return cuda->fault ? 0 : least;
 }
 
-/* The faster of the recording that is there and EXEC, which launches dependently; the other one is dropped.  Returns which. */
+/* The faster of the recording that is there and EXEC, of the next way; the other one is dropped.  Returns which. */
 static cudaGraphExec_t keep_faster(struct cuda_backend *cuda, struct rung *rung, int index, cudaGraphExec_t exec)
 {
-	float           plain = time_replay(cuda, rung->recorded[index].graph), dependent = exec ? time_replay(cuda, exec) : 0;
-	cudaGraphExec_t kept = dependent > 0 && dependent < plain ? exec : rung->recorded[index].graph;
-	cudaGraphExec_t dropped = kept == exec ? rung->recorded[index].graph : exec;
+	cudaGraphExec_t there = rung->recorded[index].graph, kept, dropped;
+	uint32_t        way = rung->recorded[index].ways;
+	float          *us = rung->recorded[index].us, least;
 
+	if (way == 1)
+		us[0] = time_replay(cuda, there);
+	us[way] = exec ? time_replay(cuda, exec) : 0;
+	least = us[0];
+	for (uint32_t i = 1; i < way; i++)
+		least = us[i] > 0 && us[i] < least ? us[i] : least;
+	kept = us[way] > 0 && us[way] < least ? exec : there;
+	dropped = kept == exec ? there : exec;
 	if (dropped)
 		cudaGraphExecDestroy(dropped);
-	rung->recorded[index].plain_us = plain > 0 ? plain : 1;
-	rung->recorded[index].dependent_us = dependent;
 	return kept;
 }
 
@@ -604,12 +617,14 @@ const char *step_note(struct cuda_backend *cuda, uint32_t index)
 {
 	for (uint32_t r = 0; r < cuda->rung_count; r++)
 		for (int m = 0; m < CUDA_MODELS_MAX; m++) {
-			float plain = cuda->rungs[r].recorded[m].plain_us, dependent = cuda->rungs[r].recorded[m].dependent_us;
+			const float *us = cuda->rungs[r].recorded[m].us;
+			int          dependent = us[1] > 0 && us[1] < us[0], own = us[2] > 0 && us[2] < us[dependent];
 
-			if (!plain || index--)
+			if (cuda->rungs[r].recorded[m].ways < 2 || index--)
 				continue;
-			snprintf(cuda->note, sizeof cuda->note, "steps of %u rows: %.1f us, with dependent launches %.1f us: %s",
-			    cuda->rungs[r].rows, (double)plain, (double)dependent, dependent > 0 && dependent < plain ? "taken" : "not taken");
+			snprintf(cuda->note, sizeof cuda->note, "steps of %u rows: %.1f us, with dependent launches %.1f us, and all products "
+			    "by own kernels %.1f us: the %s is taken", cuda->rungs[r].rows, (double)us[0], (double)us[1], (double)us[2],
+			    own ? "third" : dependent ? "second" : "first");
 			return cuda->note;
 		}
 	return NULL;
@@ -649,9 +664,10 @@ enum status cuda_forward_end(struct backend *b, enum status status)
 	if (rung->recorded[step->recording - 1].graph)
 		exec = keep_faster(cuda, rung, step->recording - 1, exec);
 	rung->recorded[step->recording - 1].graph = exec;
+	rung->recorded[step->recording - 1].ways++;
 	rung->recorded[step->recording - 1].vocab = step->vocab;
 	rung->recorded[step->recording - 1].pooled_width = step->pooled_width;
-	step->recording = step->dependent = 0;
+	step->recording = step->dependent = step->own = 0;
 	return status ? status : cuda->fault;
 }
 

@@ -168,11 +168,14 @@ static const struct shape shapes[] = {
 	{ 301, 70, 3, { 2, 3, 1, 1, 2, 0 }, 0, 0 },   /* passes of 256 at most: k is no multiple of a panel */
 	{ 900, 64, 2, { 2, 3, 4, 1, 0, 0 }, 1, 0 },   /* three passes */
 	{ 64, 640, 12, { 1, 1, 8, 1, 2, 0 }, 0, 0 },  /* ten panels by eight */
+	{ 100, 640, 8, { 1, 1, 1, 3, 0, 0, 40000 }, 0, 0 }, /* less shared memory */
+	{ 905, 64, 3, { 2, 1, 2, 3, 0, 1 }, 0, 0 },       /* three passes of three blocks, side by side */
 	{ 16, 64, 1, { 1, 1, 1, 132, 0, 0 }, 0, 1 },
 	{ 48, 192, 9, { 1, 1, 2, 2, 2, 0 }, 0, 1 },
 	{ 208, 128, 33, { 2, 1, 1, 1, 2, 0 }, 0, 1 }, /* two passes */
 	{ 176, 320, 64, { 2, 2, 2, 1, 2, 0 }, 0, 1 },
 	{ 336, 64, 5, { 2, 3, 1, 5, 0, 0 }, 0, 1 },
+	{ 96, 384, 5, { 1, 1, 1, 2, 0, 0, 30000 }, 0, 1 },
 };
 
 /* The same row among others, on other numbers of blocks, by other tiles and stages: the same bits. */
@@ -243,6 +246,35 @@ static void layouts(void)
 				expect(plan.args.copied_bytes >= 16384 || plan.args.panels == 8 || plan.args.panels == plan.args.k_panels,
 				    "%u x %u: stages of %u bytes", s.n, s.k, plan.args.copied_bytes);
 			}
+}
+
+/* What is tried at start: all of it has a layout, in at most half of the shared memory where it says so. */
+static void trials(void)
+{
+	static const struct {
+		uint32_t n, k;
+		int      gated;
+	} sizes[] = { { 4096, 4096, 0 }, { 27392, 4096, 1 }, { 6144, 23040, 0 }, { 46080, 6144, 1 }, { 151552, 6144, 0 }, { 1, 1, 0 },
+		{ 133, 100, 0 }, { 16, 64, 1 } };
+	static const char data[16] = "";
+
+	for (const auto &s : sizes)
+		for (uint32_t rows = 1; rows <= SKINNY_TOKENS_MAX; rows *= 4) {
+			struct skinny_variant v[SKINNY_VARIANTS_MAX];
+			uint32_t count = skinny_variants(s.n, s.k, rows, 132, s.gated, v), stride = (s.k + 7) / 8 * 8;
+
+			expect(count >= (s.n >= 4096 ? 4 : 1) && count <= SKINNY_VARIANTS_MAX, "%u x %u, %u rows: %u variants", s.n, s.k, rows,
+			    count);
+			for (uint32_t i = 0; i < count; i++) {
+				struct skinny_plan plan;
+				bool fine = skinny_layout(&plan, &v[i], TENSOR_BF16, data, s.n, s.k, stride, data, rows, stride, s.gated);
+
+				expect(fine && plan.shared_bytes <= (v[i].shared_bytes ? v[i].shared_bytes : (uint32_t)SKINNY_SHARED_MAX),
+				    "%u x %u, %u rows: variant %u", s.n, s.k, rows, i);
+				for (uint32_t j = 0; j < i; j++)
+					expect(memcmp(&v[i], &v[j], sizeof v[i]) != 0, "%u x %u, %u rows: variant %u twice", s.n, s.k, rows, i);
+			}
+		}
 }
 
 static void refusals(void)
@@ -334,6 +366,7 @@ int main(void)
 	gated_as_two_kernels<__nv_bfloat16>();
 	gated_as_two_kernels<__half>();
 	layouts();
+	trials();
 	refusals();
 	portable_shapes<__nv_bfloat16>();
 	portable_shapes<__half>();
