@@ -54,7 +54,8 @@ static enum status run_model(struct encoding *e, const char *piece, size_t len)
 		return unigram_encode(&t->unigram, piece, len, e->max_tokens, e->list);
 	case TOKEN_WORDLEVEL: {
 		int32_t id = token_index_find(&t->index, piece, len);
-		return token_list_add(e->list, e->max_tokens, id >= 0 ? id : t->wordpiece.unk);
+		id = id >= 0 ? id : t->wordpiece.unk;
+		return id >= 0 ? token_list_add(e->list, e->max_tokens, id) : STATUS_OK;
 	}
 	}
 	return STATUS_INTERNAL;

@@ -15,6 +15,11 @@ static size_t count_chars(const char *text, size_t len)
 	return count;
 }
 
+static enum status add_unknown(const struct wordpiece *w, size_t max_tokens, struct token_list *list)
+{
+	return w->unk < 0 ? STATUS_OK : token_list_add(list, max_tokens, w->unk);
+}
+
 /* WORD has room for the prefix in front of it; what was matched is overwritten by it. */
 static enum status match(const struct wordpiece *w, char *word, size_t len, size_t max_tokens, struct token_list *list)
 {
@@ -37,7 +42,7 @@ static enum status match(const struct wordpiece *w, char *word, size_t len, size
 		}
 		if (id < 0) {
 			list->count = before;
-			return token_list_add(list, max_tokens, w->unk);
+			return add_unknown(w, max_tokens, list);
 		}
 		if (token_list_add(list, max_tokens, id))
 			return STATUS_LIMIT;
@@ -52,7 +57,7 @@ enum status wordpiece_encode(const struct wordpiece *w, const char *word, size_t
 	enum status status;
 
 	if (len > w->max_chars && count_chars(word, len) > w->max_chars)
-		return token_list_add(list, max_tokens, w->unk);
+		return add_unknown(w, max_tokens, list);
 	if (len > WORD_FEW && !(copy = malloc(len + TOKEN_FILE_AFFIX_MAX)))
 		return STATUS_NOMEM;
 	memcpy(copy + w->prefix_len, word, len);

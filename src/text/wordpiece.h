@@ -10,7 +10,7 @@ struct wordpiece {
 	const struct token_index *index; /* borrowed */
 	char                      prefix[TOKEN_FILE_AFFIX_MAX + 1]; /* of continuations */
 	size_t                    prefix_len, max_chars, longest;   /* bytes of the longest token */
-	int32_t                   unk;
+	int32_t                   unk; /* −1: unknown words are left out */
 };
 
 /* A word with more than max_chars characters, or a part that is not known, is one unknown token. */

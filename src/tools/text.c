@@ -43,7 +43,7 @@ static enum status add_all(struct token_list *list, const int32_t *ids, size_t c
 	enum status status = STATUS_OK;
 
 	for (size_t i = 0; i < count && !status; i++)
-		status = token_list_add(list, WIRE_PROMPT_TOKENS_MAX, ids[i]);
+		status = token_list_add(list, TOOL_TOKENS_MAX, ids[i]);
 	return status;
 }
 
@@ -57,11 +57,11 @@ enum status tool_text_encode(const struct tool_text *text, const char *bytes, si
 	enum status       status = frame ? add_all(&list, first, before) : STATUS_OK;
 
 	if (!status)
-		status = tokenizer_encode(text->tokenizer, &span, 1, WIRE_PROMPT_TOKENS_MAX, &list, error);
+		status = tokenizer_encode(text->tokenizer, &span, 1, TOOL_TOKENS_MAX, &list, error);
 	else
 		error_set(error, status, "no memory for the special tokens of a text");
 	if (!status && frame && add_all(&list, last, behind))
-		status = error_set(error, STATUS_LIMIT, "the text has more than %d tokens", WIRE_PROMPT_TOKENS_MAX);
+		status = error_set(error, STATUS_LIMIT, "the text has more than %d tokens", TOOL_TOKENS_MAX);
 	if (status)
 		token_list_free(&list);
 	else

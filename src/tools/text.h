@@ -7,6 +7,8 @@
 #include "text/tokenizer.h"
 #include "vocab/vocab.h"
 
+enum { TOOL_TOKENS_MAX = 1 << 26 }; /* of a plain text: more than a server takes in a prompt */
+
 struct tool_text {
 	struct vocab         *vocab;
 	struct tokenizer     *tokenizer;

@@ -465,21 +465,17 @@ static enum status read_top(struct reading *reading)
 	return status;
 }
 
-static enum status find_unk(struct reading *reading)
+/* Without one, what is unknown is left out; a text may never need it. */
+static void find_unk(struct reading *reading)
 {
 	struct token_file *file = reading->file;
-	char               quoted[BYTES_QUOTE_MAX];
 
 	file->unk = (int32_t)reading->unk_id;
 	if (file->model == TOKEN_UNIGRAM || (!reading->unk_len && file->model == TOKEN_BPE))
-		return STATUS_OK;
+		return;
 	if (!reading->unk_len)
 		memcpy(reading->unk_token, "[UNK]", reading->unk_len = 5);
 	file->unk = token_index_find(&file->index, reading->unk_token, reading->unk_len);
-	if (file->unk < 0 && file->model != TOKEN_BPE) /* a BPE may never need it */
-		return error_set(reading->error, STATUS_INVALID, "%.160s: the unknown token %s is not in the vocabulary", reading->label,
-		    bytes_quote(quoted, reading->unk_token, reading->unk_len));
-	return STATUS_OK;
 }
 
 enum status token_file_from_json(const char *bytes, size_t len, const char *label, struct token_file *ret, struct error *error)
@@ -494,10 +490,10 @@ enum status token_file_from_json(const char *bytes, size_t len, const char *labe
 	status = read_top(&reading);
 	if (!status)
 		status = index_model(&reading);
-	if (!status)
-		status = find_unk(&reading);
-	if (!status)
+	if (!status) {
+		find_unk(&reading);
 		status = read_added(&reading);
+	}
 	if (!status)
 		status = prefixed(&reading, token_file_finish(&file, error));
 	json_pull_free(&reading.pull);

@@ -205,6 +205,8 @@ def test_odd_files():
     for name, body, text, ids, decoded in (
             ("an added token in a hole of the vocabulary is not the model's",
              {"model": words, "normalizer": {"type": "Lowercase"}, "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": [added]}, "BC bc a B", [3, 2, 0, 1], "[UNK] bc a b"),
+            ("words without an unknown token: left out", {"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]"}, "pre_tokenizer": {"type": "Whitespace"}}, "a ab b", [0], "a"),
+            ("whole words too", {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}, "pre_tokenizer": {"type": "Whitespace"}}, "a ab a", [0, 0], "a a"),
             ("the first line of merges.txt", {"model": pairs}, "abba", [2, 1, 0], "ab b a"),
             ("of equal merges the last counts", {"model": twice}, "abcab", [0, 4, 3], "a bc ab"),
             ("the text of nothing stands between all characters", {"model": pairs, "pre_tokenizer": empty}, "ab", [0, 1], "a b"),
@@ -218,6 +220,17 @@ def test_odd_files():
             equal(run("detokenize", path, [{"ids": ids}])[0]["text"], decoded, name)
             if body["model"] is pairs and "decoder" not in body:
                 equal(run("detokenize", path, [{"ids": [3, 1, 3]}])[0]["text"], " b ", "a token of no bytes is one of the list")
+
+
+def test_long_text():
+    """More tokens than a prompt of the server may have: the commands know no prompts."""
+    count = (1 << 20) + 1000
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "tokenizer.json")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "decoder": {"type": "Fuse"}}, f)
+        equal(run("tokenize", path, [{"text": "ab" * (count // 2)}])[0]["ids"], [0, 1] * (count // 2), "ids")
+        equal(run("detokenize", path, [{"ids": [0, 1] * (count // 2)}])[0]["text"], "ab" * (count // 2), "text")
 
 
 def refused(text, *words, beside=None):
@@ -275,7 +288,6 @@ def test_bad_files():
     refused(small(added_tokens=[{"id": 2, "content": "ab"}, {"id": 2, "content": "ab"}]), 'the added token 2 "ab" appears twice')
     refused(small(decoder={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}), "the decoder Replace with a regular expression")
     refused(small(post_processor={"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}), "leaves out the text")
-    refused({"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]"}}, "[UNK]", "not in the vocabulary")
     refused({"model": {"type": "Unigram", "vocab": [["a", "b"]], "unk_id": 0}}, "a number is needed")
     refused({"model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": 5}}, "unknown token's id is 5")
     refused('{"model": {"type": "BPE", "vocab": {"\\ud800": 0}, "merges": []}}', "surrogate")
