@@ -231,7 +231,7 @@ static enum status bert(const struct normalizer *normalizer, const struct normal
 	buf_init(&b, NORMALIZER_TEXT_MAX);
 	status = bert_first(normalizer, step, text, len, step->accents || step->lowercase ? &a : out);
 	if (!status && step->accents) {
-		status = unicode_normalize(UNICODE_NFD, a.data, a.len, &b);
+		status = unicode_normalize(normalizer->unicode, UNICODE_NFD, a.data, a.len, &b);
 		if (!step->lowercase) {
 			if (!status)
 				status = without(normalizer->unicode, UNICODE_NONSPACING, b.data, b.len, out);
@@ -338,10 +338,10 @@ static enum status run_step(const struct normalizer *normalizer, const struct no
     struct buf *out)
 {
 	switch (step->type) {
-	case NORMALIZER_NFC: return unicode_normalize(UNICODE_NFC, text, len, out);
-	case NORMALIZER_NFD: return unicode_normalize(UNICODE_NFD, text, len, out);
-	case NORMALIZER_NFKC: return unicode_normalize(UNICODE_NFKC, text, len, out);
-	case NORMALIZER_NFKD: return unicode_normalize(UNICODE_NFKD, text, len, out);
+	case NORMALIZER_NFC: return unicode_normalize(normalizer->unicode, UNICODE_NFC, text, len, out);
+	case NORMALIZER_NFD: return unicode_normalize(normalizer->unicode, UNICODE_NFD, text, len, out);
+	case NORMALIZER_NFKC: return unicode_normalize(normalizer->unicode, UNICODE_NFKC, text, len, out);
+	case NORMALIZER_NFKD: return unicode_normalize(normalizer->unicode, UNICODE_NFKD, text, len, out);
 	case NORMALIZER_LOWERCASE: return lowercase(text, len, out);
 	case NORMALIZER_STRIP_ACCENTS: return without(normalizer->unicode, UNICODE_ACCENT, text, len, out);
 	case NORMALIZER_NMT: return nmt(text, len, out);

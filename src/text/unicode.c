@@ -1,8 +1,9 @@
 /* unicode.c: owns the table of properties and the places where utf8proc's Unicode version must not shine through.
  *
- * utf8proc (2.8: Unicode 15) does the normal forms and simple lower case.  The reference's compatibility forms are of an
- * older Unicode: characters that got their decomposition later pass unchanged; its lower case is of a newer one.  Both
- * lists are short and below; make_unicode_ranges.py found the rest.
+ * utf8proc (2.8: Unicode 15) does the normal forms and simple lower case.  The reference's normal forms are of an older Unicode,
+ * 9.0: characters that got their decomposition later pass unchanged, and marks that came later are letters like others, neither
+ * put in order nor composed across.  Its lower case is of a newer one.  The lists of characters are short and below;
+ * make_unicode_ranges.py found the rest.
  *
  * Invariant: normalising never fails for want of anything but memory.
  */
@@ -117,8 +118,11 @@ unsigned unicode_lower(uint32_t code, uint32_t ret[2])
 	return 1;
 }
 
-/* Characters whose decomposition is younger than the reference's tables. */
-static bool passes(enum unicode_form form, uint32_t code)
+static int class_of(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+
+/* Characters that are younger than the reference's tables of normal forms, or whose decomposition is.  The same tables say which
+ * marks are accents. */
+static bool passes(const struct unicode *unicode, enum unicode_form form, uint32_t code)
 {
 	static const struct {
 		uint32_t first, last;
@@ -128,10 +132,12 @@ static bool passes(enum unicode_form form, uint32_t code)
 		{ 0x1fbf0, 0x1fbf9 },
 	};
 
+	if (class_of((utf8proc_int32_t)code) && !(unicode_properties(unicode, code) & UNICODE_ACCENT))
+		return true;
 	if (code < 0x32ff)
 		return false;
-	if (code == 0x11938)
-		return form == UNICODE_NFD || form == UNICODE_NFKD;
+	if (code == 0x11938 || code == 0x11935) /* the one is the other and U+11930 */
+		return true;
 	if (form == UNICODE_NFC || form == UNICODE_NFD)
 		return false;
 	for (size_t i = 0; i < sizeof compatible / sizeof compatible[0]; i++)
@@ -163,8 +169,6 @@ static enum status grow(struct chars *chars)
 	chars->capacity = capacity;
 	return STATUS_OK;
 }
-
-static int class_of(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
 
 struct mark {
 	utf8proc_int32_t code;
@@ -271,7 +275,8 @@ static size_t plain_length(const char *text, size_t len)
 	return at;
 }
 
-enum status unicode_normalize(enum unicode_form form, const char *text, size_t len, struct buf *out)
+enum status unicode_normalize(const struct unicode *unicode, enum unicode_form form, const char *text, size_t len,
+    struct buf *out)
 {
 	bool             compose = form == UNICODE_NFC || form == UNICODE_NFKC;
 	utf8proc_option_t how = form == UNICODE_NFKC || form == UNICODE_NFKD ? UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT :
@@ -299,7 +304,7 @@ enum status unicode_normalize(enum unicode_form form, const char *text, size_t l
 			break;
 		}
 		at += (size_t)n;
-		if (passes(form, code)) {
+		if (passes(unicode, form, code)) {
 			status = flush(&chars, compose, out);
 			if (!status)
 				status = buf_append(out, text + at - n, (size_t)n);

@@ -62,6 +62,7 @@ enum unicode_form { UNICODE_NFC, UNICODE_NFD, UNICODE_NFKC, UNICODE_NFKD };
 
 /* Appends the normal form of TEXT, well-formed UTF-8, to OUT.  Linear but for runs of marks, which are limited (a run of a
  * million marks sorts in n log n). */
-enum status unicode_normalize(enum unicode_form form, const char *text, size_t len, struct buf *out);
+enum status unicode_normalize(const struct unicode *unicode, enum unicode_form form, const char *text, size_t len,
+    struct buf *out);
 
 #endif

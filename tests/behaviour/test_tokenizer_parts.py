@@ -307,5 +307,39 @@ def test_classes_of_expressions():
         equal(wrong, [], expression)
 
 
+def test_characters_of_normalizers():
+    """Every character alone, every mark among others, every pair that composes: the reference's tables are of several Unicode
+    versions, and marks that they do not know are not put in order."""
+    try:
+        from tokenizers import normalizers as n, pre_tokenizers
+    except ImportError:
+        skip("the tokenizers package is not installed")
+    import unicodedata
+    mapping = {letter: byte for byte, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet(), key=lambda c: (ord(c) >= 0x100, c)))}
+    level = pre_tokenizers.ByteLevel(False, use_regex=False)
+    codes = [code for code in range(0x80, 0x32000) if not 0xd800 <= code < 0xf900 and not 0xac00 <= code < 0xd700]
+    marks = [code for code in codes if unicodedata.category(chr(code))[0] == "M" or (unicodedata.category(chr(code)) == "Cn" and code % 16 == 0)]
+    texts = ["".join(f"{chr(code)}-" for code in codes[at:at + 64]) for at in range(0, len(codes), 64)]
+    for code in marks:
+        texts += [f"a{chr(code)}\u0334", f"a\u0345{chr(code)}", f"a\u0315{chr(code)}\u0323\u0301"]
+    for code in codes:
+        parts = [chr(int(part, 16)) for part in unicodedata.decomposition(chr(code)).split() if part[0] != "<"]
+        if len(parts) == 2:
+            texts += ["".join(parts), parts[0] + "\u0334" + parts[1], "".join(parts) + "\u0323\u0301"]
+    for name, reference in (("NFC", n.NFC()), ("NFD", n.NFD()), ("NFKC", n.NFKC()), ("NFKD", n.NFKD()), ("Lowercase", n.Lowercase()), ("StripAccents", n.StripAccents()), ("Nmt", n.Nmt()),
+                            ("BertNormalizer", n.BertNormalizer())):
+        body = {"model": {"type": "BPE", "vocab": mapping, "merges": []}, "normalizer": {"type": name},
+                "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}}
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "tokenizer.json")
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(body, f)
+            answers = run("tokenize", path, [{"text": text, "add_special": False} for text in texts])
+        check(not isinstance(answers, str), answers)
+        wrong = [text.encode("unicode_escape") for text, answer in zip(texts, answers)
+                 if answer["ids"] != [mapping[c] for word, _ in level.pre_tokenize_str(reference.normalize_str(text)) for c in word]]
+        equal(wrong[:20], [], name)
+
+
 if __name__ == "__main__":
     harness.main(globals())

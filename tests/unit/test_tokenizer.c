@@ -58,18 +58,21 @@ START_TEST(unicode_classes)
 }
 END_TEST
 
+static struct unicode forms;
+
 static void same_form(enum unicode_form form, const char *text, const char *expected)
 {
 	struct buf out;
 
 	buf_init(&out, 1 << 20);
-	ck_assert_int_eq(unicode_normalize(form, text, strlen(text), &out), STATUS_OK);
+	ck_assert_int_eq(unicode_normalize(&forms, form, text, strlen(text), &out), STATUS_OK);
 	ck_assert_str_eq(out.len ? out.data : "", expected);
 	buf_free(&out);
 }
 
 START_TEST(normal_forms)
 {
+	ck_assert_int_eq(unicode_init(&forms), STATUS_OK);
 	same_form(UNICODE_NFC, "Cafe\xcc\x81 e\xcc\xa3\xcc\x87x", "Caf\xc3\xa9 \xe1\xba\xb9\xcc\x87x");
 	same_form(UNICODE_NFC, "\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"); /* jamo */
 	same_form(UNICODE_NFC, "a\xcc\x87\xcc\xa3", "\xe1\xba\xa1\xcc\x87"); /* marks are put in order */
@@ -77,6 +80,10 @@ START_TEST(normal_forms)
 	same_form(UNICODE_NFKC, "\xef\xac\x81 \xe2\x84\x8c \xe2\x91\xa0", "fi H 1");
 	same_form(UNICODE_NFKC, "\xe3\x8b\xbf", "\xe3\x8b\xbf"); /* U+32FF: younger than the reference's tables */
 	same_form(UNICODE_NFKD, "\xc2\xbd", "1\xe2\x81\x84" "2");
+	same_form(UNICODE_NFC, "\xdf\xb3\xdf\xbd", "\xdf\xb3\xdf\xbd"); /* U+07FD: a mark below, but a younger one */
+	same_form(UNICODE_NFC, "a\xdf\xbd\xcc\x81", "a\xdf\xbd\xcc\x81");
+	same_form(UNICODE_NFC, "a\xdf\xb2\xcc\x81", "\xc3\xa1\xdf\xb2"); /* U+07F2: the same of old, below: in another order */
+	unicode_free(&forms);
 }
 END_TEST
 
@@ -87,14 +94,16 @@ START_TEST(a_run_of_marks_is_not_slow)
 	char      *text = malloc(MARKS * 2 + 1);
 	struct buf out;
 
+	ck_assert_int_eq(unicode_init(&forms), STATUS_OK);
 	text[0] = 'a';
 	for (size_t i = 0; i < MARKS; i++)
 		memcpy(text + 1 + 2 * i, i & 1 ? "\xcc\xa3" : "\xcc\x87", 2);
 	buf_init(&out, 1 << 24);
-	ck_assert_int_eq(unicode_normalize(UNICODE_NFD, text, MARKS * 2 + 1, &out), STATUS_OK);
+	ck_assert_int_eq(unicode_normalize(&forms, UNICODE_NFD, text, MARKS * 2 + 1, &out), STATUS_OK);
 	ck_assert_uint_eq(out.len, MARKS * 2 + 1);
 	ck_assert_int_eq(memcmp(out.data + 1, "\xcc\xa3\xcc\xa3", 4), 0);
 	ck_assert_int_eq(memcmp(out.data + out.len - 4, "\xcc\x87\xcc\x87", 4), 0);
+	unicode_free(&forms);
 	buf_free(&out);
 	free(text);
 }
