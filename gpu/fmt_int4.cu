@@ -5,6 +5,7 @@
  * Products.  Up to CROSSOVER rows, the slab is multiplied as it is.  Above, slices of it are decoded into a workspace and
  * multiplied by cuBLASLt, which reads them from L2 mostly: there rounding each weight to 16 bits is the price of the tensor
  * cores' full speed.  So a row has the same bits in all steps of up to CROSSOVER rows, and in all larger ones. */
+#include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
 #include "gpu/launch.cuh"
 #include "gpu/types.cuh"
@@ -14,9 +15,7 @@
 #include <string.h>
 
 enum {
-	/* Not measured yet: 1.15 times cuBLASLt's speed is expected at 128 rows and 0.85 times at 256 of kernels with wgmma, and
-	 * the one here uses mma.sync.  `penstock bench kernels --weights int4` has the figures to choose by. */
-	CROSSOVER = 128,
+	CROSSOVER = 256, CROSSOVER_NARROW = 64,
 	WORKSPACE_BYTES = 64 << 20, /* slices of decoded weights: about what L2 keeps */
 	GRID_Y = 65535
 };
@@ -175,16 +174,26 @@ void int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const 
 
 /* ---- Products ---- */
 
-template <class T> static enum status multiply(struct cuda_backend *cuda, struct int4_task *t)
+/* WIDE: by the kernel of fmt_int4_wide.cuh. */
+template <class T> static enum status multiply(struct cuda_backend *cuda, struct int4_task *t, const T *x, uint32_t x_stride,
+    bool wide)
 {
-	return int4_instance<T>(*t, [cuda, t](void (*kernel)(struct int4_task), uint32_t rows) {
-		uint32_t shared = int4_choose_stages(t, rows), blocks = t->w.panels, most = (uint32_t)cuda->multiprocessors;
+	auto run = [=](void (*kernel)(const tensor_map, const struct int4_task), uint32_t rows) {
+		uint32_t             shared = wide ? int4_wide_size(t, rows) : int4_choose_stages(t, rows);
+		uint32_t             threads = wide ? (uint32_t)INT4_WIDE_THREADS : 32 * (t->split.row_warps * t->split.k_warps + 1);
+		uint32_t             most = (uint32_t)cuda->multiprocessors;
+		struct tensor_layout layout = int4_inputs(t, cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16, x, x_stride, rows);
+		tensor_map           inputs;
 
+		if (tensor_map_encode(&layout, &inputs))
+			return cuda_check(cuda, cudaErrorInvalidValue, "the inputs of a four-bit product");
 		if (allow_shared(cuda, kernel, INT4_SHARED_MOST, "shared memory of a four-bit product"))
 			return cuda->fault;
-		return launch(cuda, "four-bit product", cuda->step.dependent, kernel, dim3(blocks < most ? blocks : most,
-		    (t->rows + rows - 1) / rows), dim3(INT4_THREADS), shared, *t);
-	});
+		return launch(cuda, "four-bit product", cuda->step.dependent, kernel, dim3(t->w.panels < most ? t->w.panels : most,
+		    (t->rows + rows - 1) / rows), dim3(threads), shared, inputs, *t);
+	};
+
+	return wide ? int4_wide_instance<T>(*t, run) : int4_instance<T>(*t, run);
 }
 
 /* The slab in slices, each decoded and multiplied by cuBLASLt. */
@@ -202,8 +211,8 @@ template <class T> static enum status multiply_decoded(struct cuda_backend *cuda
 		slice.columns = slab->columns;
 		slice.stride = stride;
 		slice.data = cuda->scratch.int4;
-		int4_decode<T><<<dim3((stride + INT4_UNIT - 1) / INT4_UNIT, (slice.rows + INT4_TILE - 1) / INT4_TILE), INT4_UNIT, 0,
-		    cuda->stream>>>(*slab, first, slice.rows, (T *)slice.data, stride);
+		int4_decode<T><<<int4_decode_grid(slice.rows, stride), INT4_DECODE_THREADS, 0, cuda->stream>>>(*slab, first, slice.rows,
+		    (T *)slice.data, stride);
 		status = cuda_launched(cuda, "decoding a weight");
 		if (!status)
 			status = linear_run(cuda, &slice, x, x_stride, rows, (char *)y + (size_t)first * (to_float ? sizeof(float) : sizeof(T)),
@@ -222,19 +231,19 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 			return cuda->fault;
 		x = (const T *)cuda->scratch.rounded;
 	}
-	if (rows > CROSSOVER)
+	const bool wide = rows > INT4_NARROW_ROWS && int4_wide_takes(slab);
+
+	if (rows > (wide ? CROSSOVER : CROSSOVER_NARROW))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
 	struct int4_task task = {};
 
 	task.w = *slab;
-	task.x = x;
 	task.y = y;
-	task.x_stride = x_stride;
 	task.y_stride = y_stride;
 	task.rows = rows;
 	task.to_float = to_float;
 	cuda->step.launches++;
-	return multiply<T>(cuda, &task);
+	return multiply<T>(cuda, &task, x, x_stride, wide);
 }
 
 enum status int4_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,

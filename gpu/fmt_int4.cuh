@@ -6,14 +6,14 @@
  * at the ends are there as zeros.  Neighbouring tiles form panels, as many as there are multiprocessors or a multiple, and a
  * panel is what one block multiplies: units one after the other, each contiguous, so that a stage of the ring is one copy.
  *
- *      panel 0: tiles 0…T − 1                               panel 1
- *      ┌────────┬────────┬───┐                              ┌────────┬──
- *      │ unit 0 │ unit 1 │ … │  unit = T × words[256]       │ unit 0 │ …
- *      └────────┴────────┴───┘       | T × scales | T × zeros└────────┴──
+ *      panel 0: tiles 0…T − 1                     panel 1
+ *      ┌────────┬────────┬───┐                    ┌────────┬──
+ *      │ unit 0 │ unit 1 │ … │                    │ unit 0 │ …    unit = T × (words[256] | scales | zeros)
+ *      └────────┴────────┴───┘                    └────────┴──
  *
  * One word is what a lane needs of a tile's 16 × 16 values as the first operand of mma.m16n8k16: with g = lane / 4, t =
  * lane % 4, nibble f of its low half is row g + 8 · (f & 1), column 2t + 8 · (f >> 1), that of its high half the next column.
- * Word [half of the unit][lane][step of 16 columns in the half]: a lane loads four at once.
+ * Word [quarter of the unit][lane][step of 16 columns in the quarter]: a lane loads two at once.
  *
  * Scales and zeros lie group after group, and of a group's 16 rows in the order 0, 8, 1, 9, …: the two that a lane needs are
  * neighbours.  A value is
@@ -25,14 +25,16 @@
  *
  * A q becomes a half-width float by or-ing it into the mantissa of 128 (bfloat16) or 1024 (float16) and subtracting 128 + z:
  * no rounding.  A group's products are summed in float32, and only that sum is scaled.  So the order of a sum is: sixteen
- * columns after the other inside a group, groups ascending, and over units u with equal u % K_WARPS first, K_WARPS being a
- * property of the weight's shape.
+ * columns after the other inside a group; groups ascending inside a share, which is every k_warps-th unit; the shares one after
+ * the other, where a panel is small in two halves.  k_warps is a property of the weight's shape.  That a group's sum has the same
+ * bits by mma.sync and by wgmma (fmt_int4_wide.cuh) is a fact about sm_90 that tests/gpu/invariance checks.
  *
  * Columns may lie in another order than in the file (GPTQ with act-order): `order` says which column of the input a column of
  * the slab multiplies, and the input is brought into that order first. */
 #ifndef PENSTOCK_GPU_FMT_INT4_CUH
 #define PENSTOCK_GPU_FMT_INT4_CUH
 
+#include "gpu/block.cuh"
 #include "gpu/decode.cuh"
 
 #include <string.h>
@@ -40,9 +42,12 @@
 enum {
 	INT4_TILE = 16, INT4_UNIT = 128, INT4_WORDS_BYTES = INT4_TILE * INT4_UNIT / 2,
 	INT4_GROUP_MIN = 32,
-	INT4_WARPS = 16,           /* that multiply; one more copies */
+	INT4_WARPS = 16,           /* that multiply, at most; one more copies */
 	INT4_THREADS = 32 * (INT4_WARPS + 1),
-	INT4_PANEL_TILES = 32,     /* at most: two to a warp */
+	INT4_NARROW_ROWS = 16,     /* of the input, at most, in a block of int4_multiply */
+	INT4_EACH_MAX = 3,         /* tiles of a warp */
+	INT4_PANEL_TILES = 24,     /* at most */
+	INT4_BOX = 64,             /* columns of inputs that lie together in shared memory */
 	INT4_STAGES_MAX = 16, INT4_STAGES_LEAST = 3,
 	INT4_STAGE_BYTES = 16 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
 	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */
@@ -109,17 +114,6 @@ __host__ __device__ static inline uint32_t int4_panels_for(uint32_t rows, uint32
 	most = (tiles + blocks - 1) / blocks;
 	return blocks * ((most + INT4_PANEL_TILES - 1) / INT4_PANEL_TILES);
 }
-/* Warps beside each other over a panel's tiles; the others share its units.  A property of the weight, never of the rows that
- * are multiplied with it. */
-__host__ __device__ static inline uint32_t int4_row_warps(const struct int4_slab &w)
-{
-	uint32_t tiles = int4_panel_tiles(w), warps = 1;
-
-	while (warps < tiles && warps < INT4_WARPS)
-		warps *= 2;
-	return warps;
-}
-
 /* Position of ROW < 16 among a group's. */
 __host__ __device__ static inline uint32_t int4_place(uint32_t row) { return row % 8 * 2 + row / 8; }
 
@@ -127,20 +121,19 @@ __host__ __device__ static inline uint32_t int4_place(uint32_t row) { return row
 struct int4_block {
 	const uint8_t *words, *scales, *zeros;
 };
-__host__ __device__ static inline struct int4_block int4_block_in(const struct int4_slab &w, const uint8_t *unit, uint32_t tiles,
-    uint32_t tile)
+__host__ __device__ static inline struct int4_block int4_block_in(const struct int4_slab &w, const uint8_t *block)
 {
-	const uint8_t *scales = unit + tiles * INT4_WORDS_BYTES, *zeros = scales + tiles * int4_scale_bytes(w);
+	const uint8_t *scales = block + INT4_WORDS_BYTES;
 
-	return { unit + tile * INT4_WORDS_BYTES, scales + tile * int4_scale_bytes(w), zeros + tile * int4_zero_bytes(w) };
+	return { block, scales, scales + int4_scale_bytes(w) };
 }
 __host__ __device__ static inline struct int4_block int4_block_at(const struct int4_slab &w, uint32_t tile, uint32_t unit)
 {
 	uint32_t panel = (uint32_t)((((uint64_t)tile + 1) * w.panels - 1) / int4_tiles(w));
 	uint32_t first = int4_panel_first(w, panel), tiles = int4_panel_first(w, panel + 1) - first;
-	uint64_t at = ((uint64_t)first * int4_units(w) + (uint64_t)unit * tiles) * int4_tile_bytes(w);
+	uint64_t at = (uint64_t)first * int4_units(w) + (uint64_t)unit * tiles + tile - first;
 
-	return int4_block_in(w, w.data + at, tiles, tile - first);
+	return int4_block_in(w, w.data + at * int4_tile_bytes(w));
 }
 
 /* ---- Scales ---- */
@@ -163,9 +156,10 @@ template <bool OFFSETS> __device__ static inline void int4_scales_of(const struc
 		s[1] = __uint_as_float(words[at + 1]);
 	} else if (!OFFSETS) {
 		uint32_t pair = words[at / 2];
+		bool     half = w.scales == INT4_F16;
 
-		s[0] = w.scales == INT4_F16 ? int4_from_half(pair) : int4_from_bfloat(pair);
-		s[1] = w.scales == INT4_F16 ? int4_from_half(pair >> 16) : int4_from_bfloat(pair >> 16);
+		s[0] = half ? int4_from_half(pair) : int4_from_bfloat(pair);
+		s[1] = half ? int4_from_half(pair >> 16) : int4_from_bfloat(pair >> 16);
 	} else {
 #pragma unroll
 		for (uint32_t i = 0; i < 2; i++) {
@@ -184,7 +178,7 @@ __device__ static inline float int4_value(const struct int4_slab &w, uint32_t ro
 	struct int4_block block = int4_block_at(w, row / INT4_TILE, column / INT4_UNIT);
 	uint32_t in_tile = row % INT4_TILE, k = column % INT4_UNIT, group = k / w.group, place = int4_place(in_tile);
 	uint32_t lane = in_tile % 8 * 4 + k % 8 / 2, nibble = in_tile / 8 + k % 16 / 8 * 2 + k % 2 * 4;
-	uint32_t word = ((const uint32_t *)block.words)[k / 64 * 128 + lane * 4 + k % 64 / 16];
+	uint32_t word = ((const uint32_t *)block.words)[k / 32 * 64 + lane * 2 + k % 32 / 16];
 	float    q = (float)(word >> 4 * nibble & 0xf), s[2], o[2];
 
 	if (int4_has_offsets(w)) {
@@ -251,7 +245,7 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) int4_pack(const stru
     uint32_t first_unit, uint32_t first_tile)
 {
 	uint32_t tile = first_tile + blockIdx.y, unit = first_unit + blockIdx.x, thread = threadIdx.x;
-	uint32_t half = thread / 128, lane = thread % 128 / 4, step = 4 * half + thread % 4, word = 0;
+	uint32_t lane = thread % 64 / 2, step = thread / 64 * 2 + thread % 2, word = 0;
 	struct int4_block block = int4_block_at(slab, tile, unit);
 
 	for (uint32_t nibble = 0; nibble < 8; nibble++) {
@@ -291,19 +285,82 @@ static inline struct int4_range int4_range_of(const struct int4_slab *slab, cons
 
 /* ---- Decoding ---- */
 
-/* ROWS rows of the slab from FIRST on as a plain matrix [rows][stride] in the slab's order of columns, zeros beyond them.  A
- * block a unit and sixteen rows. */
-template <class T> __global__ void __launch_bounds__(INT4_UNIT) int4_decode(const struct int4_slab w, uint32_t first,
+enum { INT4_DECODE_UNITS = 4 /* of a block */, INT4_DECODE_THREADS = INT4_PACK_THREADS };
+
+/* ROWS rows of the slab from FIRST on, a multiple of 16, as a plain matrix [rows][stride] in the slab's order of columns, zeros
+ * beyond them; STRIDE is a multiple of 8.  A block sixteen rows of INT4_DECODE_UNITS units: a thread a word of each, and then
+ * sixteen bytes of a row. */
+template <class T> __global__ void __launch_bounds__(INT4_DECODE_THREADS) int4_decode(const struct int4_slab w, uint32_t first,
     uint32_t rows, T *to, uint32_t stride)
 {
-	uint32_t column = blockIdx.x * INT4_UNIT + threadIdx.x;
+	constexpr uint32_t UNITS = INT4_DECODE_UNITS, COLUMNS = UNITS * INT4_UNIT, PACKS = COLUMNS /
+	    pack<T>::count;
+	struct alignas(2 * sizeof(T)) two {
+		T v[2];
+	};
+	alignas(16) __shared__ T values[INT4_TILE][COLUMNS + pack<T>::count];
+	__shared__ const uint8_t *begin; /* the tile's first unit here */
+	__shared__ uint32_t unit_bytes;
+	const uint32_t unit = blockIdx.x * UNITS, units = int4_units(w);
+	const uint32_t lane = threadIdx.x % 64 / 2, at = threadIdx.x / 64 * 32 + threadIdx.x % 2 * 16 + lane % 4 * 2;
+	const uint32_t group = at / w.group, place = lane / 4 * 2;
+	uint32_t       words[UNITS];
 
-	for (uint32_t i = 0; i < INT4_TILE && column < stride; i++) {
-		uint32_t row = blockIdx.y * INT4_TILE + i;
-
-		if (row < rows)
-			to[(size_t)row * stride + column] = from_float<T>(column < w.columns ? int4_value(w, first + row, column) : 0);
+	if (threadIdx.x == 0) { /* divisions are slow */
+		begin = int4_block_at(w, first / INT4_TILE + blockIdx.y, unit).words;
+		unit_bytes = (uint32_t)(units > 1 ? int4_block_at(w, first / INT4_TILE + blockIdx.y, 1).words - int4_block_at(w, first /
+		    INT4_TILE + blockIdx.y, 0).words : 0);
 	}
+	__syncthreads();
+#pragma unroll
+	for (uint32_t u = 0; u < UNITS; u++)
+		words[u] = unit + u < units ? ((const uint32_t *)(begin + (size_t)u * unit_bytes))[threadIdx.x] : 0;
+#pragma unroll
+	for (uint32_t u = 0; u < UNITS; u++) {
+		struct int4_block block = int4_block_in(w, begin + (size_t)(unit + u < units ? u : 0) * unit_bytes);
+		float s[2], o[2] = { 0, 0 }, z[2] = { 8, 8 };
+
+		if (int4_has_offsets(w)) {
+			int4_scales_of<true>(w, block.scales, group, place, s, o);
+			z[0] = z[1] = 0;
+		} else {
+			int4_scales_of<false>(w, block.scales, group, place, s, o);
+			if (w.zeros) {
+				z[0] = block.zeros[group * INT4_TILE + place];
+				z[1] = block.zeros[group * INT4_TILE + place + 1];
+			}
+		}
+#pragma unroll
+		for (uint32_t f = 0; f < 4; f++) {
+			uint32_t   column = u * INT4_UNIT + at + f / 2 * 8;
+			struct two pair;
+
+#pragma unroll
+			for (uint32_t i = 0; i < 2; i++) {
+				float q = (float)(words[u] >> 4 * (f + 4 * i) & 0xf), value = (q - z[f & 1]) * s[f & 1];
+
+				if (int4_has_offsets(w))
+					value = s[f & 1] * q + o[f & 1]; /* the product is exact: fused or not */
+				pair.v[i] = from_float<T>(unit * INT4_UNIT + column + i < w.columns ? value : 0);
+			}
+			*(struct two *)&values[lane / 4 + f % 2 * 8][column] = pair;
+		}
+	}
+	__syncthreads();
+	for (uint32_t i = threadIdx.x; i < INT4_TILE * PACKS; i += INT4_DECODE_THREADS) {
+		uint32_t row = i / PACKS, column = unit * INT4_UNIT + i % PACKS * pack<T>::count;
+
+		if (blockIdx.y * INT4_TILE + row < rows && column < stride)
+			*(pack<T> *)(to + (size_t)(blockIdx.y * INT4_TILE + row) * stride + column) = *(const pack<T> *)&values[row][i % PACKS *
+			    pack<T>::count];
+	}
+}
+
+static inline dim3 int4_decode_grid(uint32_t rows, uint32_t stride)
+{
+	uint32_t columns = (uint32_t)INT4_DECODE_UNITS * INT4_UNIT;
+
+	return dim3((stride + columns - 1) / columns, (rows + INT4_TILE - 1) / INT4_TILE);
 }
 
 /* Row OFFSET + INDEX[i], or OFFSET alone without an index, or row 0 for those that are not there: in the file's order, rounded to
@@ -333,36 +390,62 @@ template <class T> __global__ void __launch_bounds__(256) int4_reorder(const int
 
 /* ---- Products ---- */
 
+/* How a panel's tiles and units are divided among warps.  A property of the weight, never of the rows that are multiplied with
+ * it: the order of sums follows from it. */
+struct int4_split {
+	uint32_t each;      /* tiles of a warp, at most INT4_EACH_MAX; those of one unit go through it side by side */
+	uint32_t row_warps; /* beside each other over a panel's tiles: each · row_warps ≥ tiles */
+	uint32_t k_warps;   /* warp share s of them takes units s, s + k_warps, … */
+};
+
+/* The fewest tiles after each other; of equals those with most tiles to a warp, which share what is loaded of the input. */
+static inline struct int4_split int4_split_of(const struct int4_slab *w)
+{
+	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w), most = int4_has_offsets(*w) ? 2 : INT4_EACH_MAX;
+	struct int4_split best = {};
+
+	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets leave registers for two tiles */
+		struct int4_split split = { each, (tiles + each - 1) / each, 0 };
+
+		if (split.row_warps > INT4_WARPS)
+			continue;
+		split.k_warps = tiles > 16 ? 1 : INT4_WARPS / split.row_warps;
+		split.k_warps = split.k_warps < units ? split.k_warps : units;
+		if (!best.each || split.each * best.k_warps <= best.each * split.k_warps)
+			best = split;
+	}
+	return best;
+}
+
+/* Into how many parts the shares of units are divided; each is summed apart, then one after the other. */
+__host__ __device__ static inline uint32_t int4_halves_of(const struct int4_slab *w) { return int4_panel_tiles(*w) <= 4 ? 2 : 1; }
+
 /* What a launch needs.  Blocks: x over panels, y over ROWS of the input each. */
 struct int4_task {
 	struct int4_slab w;
-	const void *x; /* [rows][x_stride], 16-byte aligned, x_stride a multiple of 8 */
-	void       *y; /* [rows][y_stride], float32 when TO_FLOAT */
-	uint32_t    x_stride, y_stride, rows;
-	int         to_float;
-	uint32_t    stage_units, stages;
+	void    *y; /* [rows][y_stride], float32 when TO_FLOAT */
+	uint32_t y_stride, rows;
+	int      to_float;
+	struct int4_split split;
+	uint32_t stage_units, stages;
 	/* int4_size: what follows from these.  Kernels read it as constants. */
-	uint32_t units, row_warps, k_warps, group_shift, tile_bytes, scale_bytes, zero_bytes;
-	uint32_t pitch, weight_bytes, stage_bytes, sum_bytes; /* of shared memory: a row of inputs; a stage's weights, a stage */
+	uint32_t units, tile_bytes, scale_bytes, zero_bytes;
+	int      whole;                                /* one box brings a stage's inputs, else one for each 64 columns */
+	uint32_t input_bytes, stage_bytes, sum_bytes;  /* of shared memory: a stage's inputs, a stage, partial sums */
 };
 
-/* Shared memory: stages of (units of weights | rows of inputs), partial sums, barriers.  Returns its size for blocks of ROWS. */
+/* Shared memory: stages of (inputs | units of weights), partial sums, barriers.  Inputs lie as boxes of 64 columns with 128-byte
+ * swizzle.  Returns its size for blocks of ROWS. */
 static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 {
-	uint32_t each;
-
 	t->units = int4_units(t->w);
-	t->row_warps = int4_row_warps(t->w);
-	t->k_warps = INT4_WARPS / t->row_warps;
-	t->group_shift = t->w.group == 32 ? 5 : t->w.group == 64 ? 6 : 7;
 	t->tile_bytes = int4_tile_bytes(t->w);
 	t->scale_bytes = int4_scale_bytes(t->w);
 	t->zero_bytes = int4_zero_bytes(t->w);
-	t->pitch = t->stage_units * INT4_UNIT * 2 + 16; /* sixteen bytes more: rows begin in different banks */
-	t->weight_bytes = t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes;
-	t->stage_bytes = (t->weight_bytes + rows * t->pitch + 127) / 128 * 128;
-	each = (int4_panel_tiles(t->w) + t->row_warps - 1) / t->row_warps;
-	t->sum_bytes = (t->k_warps - 1) * t->row_warps * each * INT4_TILE * rows * 4;
+	t->whole = t->w.columns % INT4_BOX == 0;
+	t->input_bytes = t->stage_units * rows * INT4_UNIT * 2;
+	t->stage_bytes = (t->input_bytes + t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes + 1023) / 1024 * 1024;
+	t->sum_bytes = t->split.k_warps > 1 ? t->split.k_warps * t->split.row_warps * t->split.each * INT4_TILE * rows * 4 : 0;
 	return t->stages * t->stage_bytes + t->sum_bytes + 2 * t->stages * (uint32_t)sizeof(mbarrier);
 }
 
@@ -371,6 +454,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 {
 	uint32_t each = int4_panel_tiles(t->w) * int4_tile_bytes(t->w), units = int4_units(t->w);
 
+	t->split = int4_split_of(&t->w);
 	t->stages = 1;
 	t->stage_units = 1;
 	while (t->stage_units < units && t->stage_units * each < INT4_STAGE_BYTES) {
@@ -391,6 +475,19 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 		t->stages++;
 	}
 	return int4_size(t, rows);
+}
+
+/* The inputs X [rows][stride] of a task that int4_choose_stages has seen, 16-byte aligned, STRIDE a multiple of 8: what is not
+ * there reads as zeros. */
+static inline struct tensor_layout int4_inputs(const struct int4_task *t, enum tensor_type type, const void *x, uint32_t stride,
+    uint32_t rows)
+{
+	struct tensor_layout whole = { type, 3, x, { INT4_BOX, t->rows, t->w.columns / INT4_BOX }, { 0, (uint64_t)stride * 2,
+		INT4_BOX * 2 }, { INT4_BOX, rows, t->stage_units * (INT4_UNIT / INT4_BOX) }, SWIZZLE_128 };
+	struct tensor_layout each = { type, 2, x, { t->w.columns, t->rows }, { 0, (uint64_t)stride * 2 }, { INT4_BOX, rows },
+		SWIZZLE_128 };
+
+	return t->whole ? whole : each;
 }
 
 template <class T> struct int4_type;
@@ -420,162 +517,222 @@ template <class T> __device__ static inline void int4_operand(uint32_t word, con
 {
 #pragma unroll
 	for (int f = 0; f < 4; f++)
-		a[f] = int4_subtract<T>((word >> 4 * f & 0x000f000f) | int4_type<T>::base * 0x10001, zero[f & 1]);
+		a[f] = int4_subtract<T>(lop3<0xea>(word >> 4 * f, 0x000f000f, int4_type<T>::base * 0x10001), zero[f & 1]);
 }
 
-template <class T, int ROWS> struct int4_consumer {
-	static constexpr int TILES = ROWS / 8;
+/* What a lane needs of a tile's group beside its words, as it is stored: fetched before the products, used behind them, without
+ * branches.  Of slabs without offsets. */
+struct int4_raw {
+	uint32_t scales[2], zeros;
+};
+__device__ static inline struct int4_raw int4_fetch(const struct int4_task &t, const uint8_t *block, uint32_t group, uint32_t place)
+{
+	const uint32_t at = group * INT4_TILE + place, wide = t.w.scales == INT4_F32;
+	const uint8_t *scales = block + INT4_WORDS_BYTES + (at << (wide + 1));
 
-	/* A load brings two operands: two steps of the same eight rows where there are no more, or the same step of sixteen.
-	 * Matrices of ldmatrix are the halves of a step; this is where a lane's row begins. */
-	static constexpr bool WIDE = TILES == 1;
-	__device__ static uint32_t row_of(uint32_t lane, uint32_t pitch)
-	{
-		return WIDE ? lane % 8 * pitch + lane / 8 * 16 : (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16;
-	}
+	return { { *(const uint32_t *)scales, *(const uint32_t *)(scales + 4 * wide) },
+		*(const uint16_t *)(block + (t.zero_bytes ? INT4_WORDS_BYTES + t.scale_bytes + at : 0)) };
+}
+/* Base + z twice, of two rows. */
+template <class T> __device__ static inline void int4_zeros_of(const struct int4_task &t, const struct int4_raw &raw,
+    uint32_t zero[2])
+{
+	zero[0] = (int4_type<T>::base + (t.zero_bytes ? raw.zeros & 0xff : 8)) * 0x10001;
+	zero[1] = (int4_type<T>::base + (t.zero_bytes ? raw.zeros >> 8 : 8)) * 0x10001;
+}
+__device__ static inline void int4_scales_of(const struct int4_task &t, const struct int4_raw &raw, float s[2])
+{
+	const bool wide = t.w.scales == INT4_F32, half = t.w.scales == INT4_F16;
 
-	/* Inputs from COLUMN on, those from END on as zeros. */
-	__device__ static void load(uint32_t x, uint32_t lane, uint32_t column, uint32_t end, uint32_t b[2][2])
-	{
-		uint32_t r[4];
+	s[0] = wide ? __uint_as_float(raw.scales[0]) : half ? int4_from_half(raw.scales[0]) : int4_from_bfloat(raw.scales[0]);
+	s[1] = wide ? __uint_as_float(raw.scales[1]) : half ? int4_from_half(raw.scales[0] >> 16) :
+	    int4_from_bfloat(raw.scales[0] >> 16);
+}
 
-		ldmatrix_x4(r, x);
+/* Inputs of columns 32 · AT … of the unit: B[step][tile of 8 rows]. */
+template <int ROWS> __device__ static inline void int4_load(uint32_t x, uint32_t lane, int at, uint32_t b[2][ROWS / 8][2])
+{
+	const uint32_t box = x + at / 2 * (ROWS * INT4_BOX * 2);
+	uint32_t       r[4];
+
+	if constexpr (ROWS == 8) { /* matrices are the halves of two steps */
+		ldmatrix_x4(r, box + lane % 8 * 128 + ((at % 2 * 4 + lane / 8) ^ lane % 8) * 16);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			b[i / 2][i % 2] = r[i];
-		if (column + (WIDE ? 32 : 16) <= end)
-			return;
+			b[i / 2][0][i % 2] = r[i];
+	} else {
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			uint32_t k = column + (WIDE ? i : i % 2) * 8 + lane % 4 * 2;
-
-			b[i / 2][i % 2] &= k >= end ? 0 : k + 1 >= end ? 0xffff : ~0u;
-		}
+		for (int step = 0; step < 2; step++) /* the halves of a step of sixteen rows */
+#pragma unroll
+			for (int j = 0; j < ROWS / 8; j += 2) {
+				ldmatrix_x4(r, box + (j * 8 + lane / 16 * 8 + lane % 8) * 128 + ((at % 2 * 4 + step * 2 + lane / 8 % 2) ^
+				    lane % 8) * 16);
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					b[step][j + i / 2][i % 2] = r[i];
+			}
 	}
+}
 
-	/* SUMS += a tile times a unit; the unit begins at COLUMN, X are its inputs. */
-	template <bool OFFSETS>
-	__device__ static void unit(const struct int4_task &t, const struct int4_block &block, uint32_t x, uint32_t lane,
-	    uint32_t column, float sums[TILES][4])
-	{
-		const uint32_t ones[4] = { int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001,
-			int4_type<T>::one * 0x10001 };
-		const uint32_t place = lane / 4 * 2;
-		float    of_group[TILES][4], of_inputs[OFFSETS ? TILES : 1][4];
-		uint32_t zero[2] = { 0, 0 }, b[2][2], a[4];
-
-#pragma unroll 1
-		for (int half = 0; half < 2; half++) {
-			const uint4    four = *(const uint4 *)(block.words + half * (INT4_WORDS_BYTES / 2) + lane * 16);
-			const uint32_t words[4] = { four.x, four.y, four.z, four.w };
+/* SUMS += COUNT tiles of the UNIT, which lie at BLOCK in it, times its inputs, step by step side by side: what one tile waits
+ * for, another one covers.  GROUP columns have a scale; OFFSETS as the slab has them. */
+template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void int4_unit(const struct int4_task &t,
+    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4])
+{
+	constexpr int  TILES = ROWS / 8, PAIRS = GROUP / 32;
+	[[maybe_unused]] constexpr int UNROLL = TILES == 1 && !OFFSETS ? 4 : 1; /* as registers allow */
+	const uint32_t ones[4] = { int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001,
+		int4_type<T>::one * 0x10001 };
+	const uint32_t place = lane / 4 * 2;
+#pragma unroll UNROLL
+	for (int group = 0; group < INT4_UNIT / GROUP; group++) {
+		float    of_group[COUNT][TILES][4], of_inputs[OFFSETS ? TILES : 1][4];
+		uint32_t zero[COUNT][2];
+		struct int4_raw raw[COUNT];
 
 #pragma unroll
-			for (int part = 0; part < 2; part++) {
-				const uint32_t at = half * 64 + part * 32, group = at >> t.group_shift;
+		for (int r = 0; r < COUNT; r++) {
+#pragma unroll
+			for (int j = 0; j < TILES; j++)
+#pragma unroll
+				for (int h = 0; h < 4; h++) {
+					of_group[r][j][h] = 0;
+					of_inputs[OFFSETS ? j : 0][h] = 0;
+				}
+			if (OFFSETS) {
+				zero[r][0] = zero[r][1] = int4_type<T>::base * 0x10001;
+			} else {
+				raw[r] = int4_fetch(t, unit + block[r], group, place);
+				int4_zeros_of<T>(t, raw[r], zero[r]);
+			}
+		}
+#pragma unroll
+		for (int pair = 0; pair < PAIRS; pair++) {
+			const int at = group * PAIRS + pair;
+			uint32_t  b[2][TILES][2], a[4];
+			uint2     two[COUNT];
 
-				if ((at & (t.w.group - 1)) == 0) {
+#pragma unroll
+			for (int r = 0; r < COUNT; r++)
+				two[r] = *(const uint2 *)(unit + block[r] + at * (INT4_WORDS_BYTES / 4) + lane * 8);
+			int4_load<ROWS>(x, lane, at, b);
+#pragma unroll
+			for (int step = 0; step < 2; step++) {
+#pragma unroll
+				for (int r = 0; r < COUNT; r++) {
+					int4_operand<T>(step ? two[r].y : two[r].x, zero[r], a);
 #pragma unroll
 					for (int j = 0; j < TILES; j++)
-#pragma unroll
-						for (int h = 0; h < 4; h++) {
-							of_group[j][h] = 0;
-							of_inputs[OFFSETS ? j : 0][h] = 0;
-						}
-#pragma unroll
-					for (int i = 0; i < 2; i++)
-						zero[i] = (int4_type<T>::base + (OFFSETS ? 0 : t.w.zeros ? block.zeros[group * INT4_TILE + place + i] :
-						    8)) * 0x10001;
+						mma_m16n8k16<T>(of_group[r][j], a, b[step][j]);
 				}
-#pragma unroll
-				for (int step = 0; step < 2; step++) {
-					const uint32_t from = at + step * 16;
-
-					int4_operand<T>(words[part * 2 + step], zero, a);
-					if (WIDE && step == 0)
-						load(x + from * 2, lane, column + from, t.w.columns, b);
-#pragma unroll
-					for (int j = 0; j < TILES; j++) {
-						if (!WIDE && j % 2 == 0)
-							load(x + j * 8 * t.pitch + from * 2, lane, column + from, t.w.columns, b);
-						mma_m16n8k16<T>(of_group[j], a, b[WIDE ? step : j % 2]);
-						if (OFFSETS)
-							mma_m16n8k16<T>(of_inputs[OFFSETS ? j : 0], ones, b[WIDE ? step : j % 2]);
-					}
-				}
-				if (((at + 32) & (t.w.group - 1)) == 0) {
-					float s[2], o[2];
-
-					int4_scales_of<OFFSETS>(t.w, block.scales, group, place, s, o);
+				if (OFFSETS) {
 #pragma unroll
 					for (int j = 0; j < TILES; j++)
-#pragma unroll
-						for (int h = 0; h < 4; h++) {
-							sums[j][h] = fmaf(s[h / 2], of_group[j][h], sums[j][h]);
-							if (OFFSETS)
-								sums[j][h] = fmaf(o[h / 2], of_inputs[OFFSETS ? j : 0][h], sums[j][h]);
-						}
+						mma_m16n8k16<T>(of_inputs[OFFSETS ? j : 0], ones, b[step][j]);
 				}
 			}
 		}
-	}
-};
+#pragma unroll
+		for (int r = 0; r < COUNT; r++) {
+			float s[2], o[2];
 
-/* The warp that copies: weights as soon as there is room, inputs once the kernel before is done. */
-template <int ROWS> __device__ static inline void int4_copy(const struct int4_task &t, uint8_t *shared, mbarrier *full,
-    mbarrier *empty, uint32_t lane)
-{
-	const uint32_t units = t.units, steps = (units + t.stage_units - 1) / t.stage_units;
-	const uint32_t panels = (t.w.panels - blockIdx.x + gridDim.x - 1) / gridDim.x, count = panels * steps;
-	const uint32_t first_row = blockIdx.y * ROWS, left = t.rows - first_row, rows = left < ROWS ? left : ROWS;
-	const uint32_t before = count < t.stages ? count : t.stages;
-	const uint64_t once = cache_evict_first(), again = cache_evict_last();
-	const uint32_t end = (t.w.columns + 7) / 8 * 8;
-	uint32_t       stage = 0, phase = 1;
-
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t panel = blockIdx.x + i / steps * gridDim.x, unit = i % steps * t.stage_units;
-		uint32_t first = int4_panel_first(t.w, panel), tiles = int4_panel_first(t.w, panel + 1) - first;
-		uint32_t some = units - unit < t.stage_units ? units - unit : t.stage_units;
-		uint32_t bytes = some * tiles * t.tile_bytes;
-		uint32_t columns = end - unit * INT4_UNIT < some * INT4_UNIT ? end - unit * INT4_UNIT : some * INT4_UNIT;
-
-		if (lane == 0) {
-			if (i >= t.stages)
-				barrier_wait(&empty[stage], phase);
-			barrier_expect(&full[stage], bytes + rows * columns * 2);
-			bulk_copy(shared + stage * t.stage_bytes, t.w.data + ((uint64_t)first * units + (uint64_t)unit * tiles) * t.tile_bytes,
-			    bytes, &full[stage], blockIdx.y + 1 == gridDim.y ? once : again);
-		}
-		__syncwarp();
-		if (i + 1 == before)
-			dependency_wait();
-		/* The inputs of this stage; when the wait is over, of all before. */
-		for (uint32_t k = i + 1 == before ? 0 : i; k <= i && i + 1 >= before; k++) {
-			uint32_t s = k % t.stages, from = k % steps * t.stage_units, these = units - from < t.stage_units ? units - from :
-			    t.stage_units;
-			uint32_t wide = end - from * INT4_UNIT < these * INT4_UNIT ? end - from * INT4_UNIT : these * INT4_UNIT;
-
-			if (lane < rows)
-				bulk_copy(shared + s * t.stage_bytes + t.weight_bytes + lane * t.pitch,
-				    (const uint8_t *)t.x + ((size_t)(first_row + lane) * t.x_stride + from * INT4_UNIT) * 2, wide * 2, &full[s],
-				    again);
-		}
-		if (++stage == t.stages) {
-			stage = 0;
-			phase ^= 1;
+			if (OFFSETS)
+				int4_scales_of<true>(t.w, unit + block[r] + INT4_WORDS_BYTES, group, place, s, o);
+			else /* once more where registers are few */
+				int4_scales_of(t, TILES > 1 ? int4_fetch(t, unit + block[r], group, place) : raw[r], s);
+#pragma unroll
+			for (int j = 0; j < TILES; j++)
+#pragma unroll
+				for (int h = 0; h < 4; h++) {
+					sums[r][j][h] = fmaf(s[h / 2], of_group[r][j][h], sums[r][j][h]);
+					if (OFFSETS)
+						sums[r][j][h] = fmaf(o[h / 2], of_inputs[OFFSETS ? j : 0][h], sums[r][j][h]);
+				}
 		}
 	}
 }
 
-/* Y = X · Wᵀ for ROWS ≤ 32 rows of X a block; EACH tiles a warp; OFFSETS as the slab has them. */
-template <class T, int ROWS, int EACH, bool OFFSETS> __global__ void __launch_bounds__(INT4_THREADS, 1) int4_multiply(
-    const struct int4_task t)
+/* The inputs of a stage that begins at unit UNIT. */
+__device__ static inline void int4_fetch_inputs(const struct int4_task &t, const tensor_map *map, uint8_t *stage, uint32_t rows,
+    uint32_t unit, mbarrier *full, uint64_t policy)
+{
+	const int32_t first_row = (int32_t)(blockIdx.y * rows);
+
+	if (t.whole) {
+		tma_load_3d(stage, map, 0, first_row, (int32_t)(unit * (INT4_UNIT / INT4_BOX)), full, policy);
+		return;
+	}
+	for (uint32_t i = 0; i < t.stage_units * (INT4_UNIT / INT4_BOX); i++)
+		tma_load_2d(stage + i * rows * INT4_BOX * 2, map, (int32_t)(unit * INT4_UNIT + i * INT4_BOX), first_row, full, policy);
+}
+
+/* The thread that copies: weights as soon as there is room, inputs once the kernel before is done.  What a stage takes it must
+ * take quickly: divisions are for panels. */
+__device__ static inline void int4_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t rows,
+    mbarrier *full, mbarrier *empty)
+{
+	const uint64_t once = cache_evict_first(), again = cache_evict_last();
+	uint32_t       stage = 0, phase = 1, count = 0;
+	bool           ready = false;
+
+	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
+		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
+		const uint8_t *from = t.w.data + (uint64_t)first * t.units * t.tile_bytes;
+		const bool     last = panel + gridDim.x >= t.w.panels;
+
+		for (uint32_t unit = 0; unit < t.units; unit += t.stage_units) {
+			uint32_t some = t.units - unit < t.stage_units ? t.units - unit : t.stage_units, bytes = some * unit_bytes;
+			uint8_t *at = shared + stage * t.stage_bytes;
+
+			if (count >= t.stages)
+				barrier_wait(&empty[stage], phase);
+			barrier_expect(&full[stage], bytes + t.input_bytes);
+			bulk_copy(at + t.input_bytes, from, bytes, &full[stage], blockIdx.y + 1 == gridDim.y ? once : again);
+			from += bytes;
+			count++;
+			if (ready)
+				int4_fetch_inputs(t, map, at, rows, unit, &full[stage], again);
+			if (!ready && (count == t.stages || (last && unit + t.stage_units >= t.units))) {
+				dependency_wait();
+				ready = true;
+				for (uint32_t k = 0, u = 0; k < count; k++) {
+					int4_fetch_inputs(t, map, shared + k * t.stage_bytes, rows, u, &full[k], again);
+					u = u + t.stage_units < t.units ? u + t.stage_units : 0;
+				}
+			}
+			if (++stage == t.stages) {
+				stage = 0;
+				phase ^= 1;
+			}
+		}
+	}
+}
+
+/* What a lane has of 16 outputs from N on and 8 rows from ROW on. */
+template <class T> __device__ static inline void int4_store(const struct int4_task &t, uint32_t n, uint32_t row, uint32_t lane,
+    const float sums[4])
+{
+#pragma unroll
+	for (int h = 0; h < 4; h++) {
+		uint32_t at = n + lane / 4 + h / 2 * 8, r = row + lane % 4 * 2 + h % 2;
+
+		if (at >= t.w.rows || r >= t.rows)
+			continue;
+		if (t.to_float)
+			((float *)t.y)[(size_t)r * t.y_stride + at] = sums[h];
+		else
+			((T *)t.y)[(size_t)r * t.y_stride + at] = from_float<T>(sums[h]);
+	}
+}
+
+/* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block; EACH tiles a warp, at least the split's. */
+template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS> __global__ void __launch_bounds__(INT4_THREADS, 1) int4_multiply(
+    const __grid_constant__ tensor_map inputs, const __grid_constant__ struct int4_task t)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	typedef int4_consumer<T, ROWS> consumer;
-	constexpr int  TILES = ROWS / 8;
+	constexpr int  TILES = ROWS / 8, SIDE = TILES > 1 ? 1 : EACH; /* side by side: as registers allow */
 	uint8_t       *shared = (uint8_t *)shared_memory();
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = t.split.row_warps * t.split.k_warps;
 	float4        *partial = (float4 *)(shared + t.stages * t.stage_bytes);
 	mbarrier      *full = (mbarrier *)((uint8_t *)partial + t.sum_bytes), *empty = full + t.stages;
 
@@ -583,49 +740,52 @@ template <class T, int ROWS, int EACH, bool OFFSETS> __global__ void __launch_bo
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < t.stages; i++) {
 			barrier_init(&full[i], 1);
-			barrier_init(&empty[i], INT4_WARPS);
+			barrier_init(&empty[i], warps);
 		}
 		fence_barrier_init();
 	}
 	__syncthreads();
-	if (warp == INT4_WARPS) {
-		int4_copy<ROWS>(t, shared, full, empty, lane);
+	if (warp == warps) {
+		if (lane == 0)
+			int4_copy(t, &inputs, shared, ROWS, full, empty);
 		return;
 	}
-	const uint32_t mine = warp % t.row_warps, share = warp / t.row_warps;
+	const uint32_t mine = warp % t.split.row_warps, share = warp / t.split.row_warps;
 	uint32_t       stage = 0, phase = 0;
 
 	dependency_wait();
 	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
 		const uint32_t first = int4_panel_first(t.w, panel), tiles = int4_panel_first(t.w, panel + 1) - first;
 		float          sums[EACH][TILES][4];
+		uint32_t       block[EACH], next = share; /* where in a unit the warp's tiles lie */
 
 #pragma unroll
-		for (int r = 0; r < EACH; r++)
+		for (int r = 0; r < EACH; r++) { /* one that is not there computes the last one once more */
+			uint32_t tile = mine + r * t.split.row_warps;
+
+			block[r] = (tile < tiles ? tile : tiles - 1) * t.tile_bytes;
 #pragma unroll
 			for (int j = 0; j < TILES; j++)
 #pragma unroll
 				for (int h = 0; h < 4; h++)
 					sums[r][j][h] = 0;
+		}
 		for (uint32_t unit = 0; unit < t.units; unit += t.stage_units) {
 			const uint8_t *at = shared + stage * t.stage_bytes;
-			const uint32_t inputs = shared_address(at) + t.weight_bytes + consumer::row_of(lane, t.pitch);
+			const uint32_t end = unit + t.stage_units < t.units ? unit + t.stage_units : t.units;
 
 			barrier_wait(&full[stage], phase);
 #pragma unroll 1
-			for (uint32_t i = 0; i < t.stage_units && unit + i < t.units; i++) {
-				if (((unit + i) & (t.k_warps - 1)) != share) /* a power of two */
-					continue;
-#pragma unroll
-				for (int r = 0; r < EACH; r++) {
-					const uint32_t tile = mine + r * t.row_warps;
-					const uint8_t *words = at + i * tiles * t.tile_bytes, *scales = words + tiles * INT4_WORDS_BYTES;
+			for (; next < end; next += t.split.k_warps) {
+				const uint8_t *weights = at + t.input_bytes + (next - unit) * tiles * t.tile_bytes;
+				const uint32_t x = shared_address(at) + (next - unit) * (ROWS * INT4_UNIT * 2);
 
-					if (tile < tiles)
-						consumer::template unit<OFFSETS>(t, { words + tile * INT4_WORDS_BYTES, scales + tile * t.scale_bytes,
-						    scales + tiles * t.scale_bytes + tile * t.zero_bytes }, inputs + i * INT4_UNIT * 2, lane,
-						    (unit + i) * INT4_UNIT, sums[r]);
-				}
+#pragma unroll
+				for (int r = 0; r + SIDE <= EACH; r += SIDE)
+					int4_unit<T, ROWS, SIDE, GROUP, OFFSETS>(t, weights, &block[r], x, lane, &sums[r]);
+				if constexpr (EACH % SIDE != 0)
+					int4_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS>(t, weights, &block[EACH / SIDE * SIDE], x, lane,
+					    &sums[EACH / SIDE * SIDE]);
 			}
 			__syncwarp();
 			if (lane == 0)
@@ -635,69 +795,70 @@ template <class T, int ROWS, int EACH, bool OFFSETS> __global__ void __launch_bo
 				phase ^= 1;
 			}
 		}
-		/* The shares of units, in their order. */
-		if (t.k_warps > 1) {
+		if (t.split.k_warps == 1) {
 #pragma unroll
 			for (int r = 0; r < EACH; r++)
 #pragma unroll
 				for (int j = 0; j < TILES; j++)
-					if (share > 0)
-						partial[((((share - 1) * t.row_warps + mine) * EACH + r) * TILES + j) * 32 + lane] =
-						    make_float4(sums[r][j][0], sums[r][j][1], sums[r][j][2], sums[r][j][3]);
-			named_barrier_sync(1, 32 * INT4_WARPS);
-#pragma unroll
-			for (int r = 0; r < EACH; r++)
-#pragma unroll
-				for (int j = 0; j < TILES; j++)
-					for (uint32_t s = 1; s < t.k_warps && share == 0; s++) {
-						float4 more = partial[((((s - 1) * t.row_warps + mine) * EACH + r) * TILES + j) * 32 + lane];
-
-						sums[r][j][0] += more.x;
-						sums[r][j][1] += more.y;
-						sums[r][j][2] += more.z;
-						sums[r][j][3] += more.w;
-					}
-			named_barrier_sync(1, 32 * INT4_WARPS);
-		}
-		if (share > 0)
+					if (mine + r * t.split.row_warps < tiles)
+						int4_store<T>(t, (first + mine + r * t.split.row_warps) * INT4_TILE, blockIdx.y * ROWS + j * 8, lane,
+						    sums[r][j]);
 			continue;
+		}
+		/* The shares of units, in their order: [share][row warp][tile of the warp][eight rows][lane]. */
+		const uint32_t parts = t.split.row_warps * t.split.each * TILES, middle = int4_halves_of(&t.w) > 1 ?
+		    (t.split.k_warps + 1) / 2 : 0;
+
 #pragma unroll
 		for (int r = 0; r < EACH; r++)
 #pragma unroll
 			for (int j = 0; j < TILES; j++)
-#pragma unroll
-				for (int h = 0; h < 4; h++) {
-					uint32_t tile = mine + r * t.row_warps, n = (first + tile) * INT4_TILE + lane / 4 + h / 2 * 8;
-					uint32_t row = blockIdx.y * ROWS + j * 8 + lane % 4 * 2 + h % 2;
+				if ((uint32_t)r < t.split.each)
+					partial[(share * parts + (mine * t.split.each + r) * TILES + j) * 32 + lane] = make_float4(sums[r][j][0],
+					    sums[r][j][1], sums[r][j][2], sums[r][j][3]);
+		named_barrier_sync(1, 32 * warps);
+		for (uint32_t part = warp; part < parts; part += warps) {
+			uint32_t at = part / TILES / t.split.each + part / TILES % t.split.each * t.split.row_warps;
+			float4   sum = { 0, 0, 0, 0 }, head = sum;
 
-					if (tile >= tiles || n >= t.w.rows || row >= t.rows)
-						continue;
-					if (t.to_float)
-						((float *)t.y)[(size_t)row * t.y_stride + n] = sums[r][j][h];
-					else
-						((T *)t.y)[(size_t)row * t.y_stride + n] = from_float<T>(sums[r][j][h]);
+			for (uint32_t s = 0; s < t.split.k_warps; s++) {
+				float4 more = partial[(s * parts + part) * 32 + lane];
+
+				if (s == middle) {
+					head = sum;
+					sum = { 0, 0, 0, 0 };
 				}
+				sum.x += more.x;
+				sum.y += more.y;
+				sum.z += more.z;
+				sum.w += more.w;
+			}
+			const float four[4] = { head.x + sum.x, head.y + sum.y, head.z + sum.z, head.w + sum.w };
+
+			if (at < tiles)
+				int4_store<T>(t, (first + at) * INT4_TILE, blockIdx.y * ROWS + part % TILES * 8, lane, four);
+		}
+		named_barrier_sync(1, 32 * warps);
 	}
-#else
-	(void)t; /* written for sm_90a, as backend.cu says */
 #endif
 }
 
-/* LAUNCH(kernel, rows of a block) for the instance that multiplies T.  Slabs with offsets have none of 32 rows: their sums would
- * not fit into registers. */
+/* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */
+template <class T, int ROWS, class L> static inline auto int4_instance_of(const struct int4_task &t, L launch)
+{
+	bool three = int4_split_of(&t.w).each > 2;
+
+	if (int4_has_offsets(t.w))
+		return launch(int4_multiply<T, ROWS, 2, INT4_GROUP_MIN, true>, (uint32_t)ROWS);
+	if (t.w.group == INT4_GROUP_MIN)
+		return three ? launch(int4_multiply<T, ROWS, 3, INT4_GROUP_MIN, false>, (uint32_t)ROWS) :
+		    launch(int4_multiply<T, ROWS, 2, INT4_GROUP_MIN, false>, (uint32_t)ROWS);
+	return three ? launch(int4_multiply<T, ROWS, 3, INT4_UNIT, false>, (uint32_t)ROWS) :
+	    launch(int4_multiply<T, ROWS, 2, INT4_UNIT, false>, (uint32_t)ROWS);
+}
 template <class T, class L> static inline auto int4_instance(const struct int4_task &t, L launch)
 {
-	bool two = int4_panel_tiles(t.w) > int4_row_warps(t.w);
-
-	if (int4_has_offsets(t.w) && t.rows <= 8)
-		return two ? launch(int4_multiply<T, 8, 2, true>, 8u) : launch(int4_multiply<T, 8, 1, true>, 8u);
-	if (int4_has_offsets(t.w))
-		return two ? launch(int4_multiply<T, 16, 2, true>, 16u) : launch(int4_multiply<T, 16, 1, true>, 16u);
-	if (t.rows <= 8)
-		return two ? launch(int4_multiply<T, 8, 2, false>, 8u) : launch(int4_multiply<T, 8, 1, false>, 8u);
-	if (t.rows <= 16)
-		return two ? launch(int4_multiply<T, 16, 2, false>, 16u) : launch(int4_multiply<T, 16, 1, false>, 16u);
-	return two ? launch(int4_multiply<T, 32, 2, false>, 32u) : launch(int4_multiply<T, 32, 1, false>, 32u);
+	return t.rows <= 8 ? int4_instance_of<T, 8>(t, launch) : int4_instance_of<T, 16>(t, launch);
 }
 
 #endif

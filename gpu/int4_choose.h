@@ -13,7 +13,7 @@
 /* Groups of so many columns, the largest that there is a kernel for. */
 static inline uint32_t int4_group_of(uint64_t multiple)
 {
-	return multiple % 128 == 0 ? 128 : multiple % 64 == 0 ? 64 : multiple % INT4_GROUP_MIN == 0 ? INT4_GROUP_MIN : 0;
+	return multiple % INT4_UNIT == 0 ? INT4_UNIT : multiple % INT4_GROUP_MIN == 0 ? INT4_GROUP_MIN : 0;
 }
 
 /* Columns of W group by group, in the file's order inside one.  *ret_begins: a number that divides every column at which a group

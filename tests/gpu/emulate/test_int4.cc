@@ -1,6 +1,7 @@
 /* test_int4.cc: four-bit weights as the device computes them, on the host's processor: slabs against the reader of stored
  * formats, bit for bit; products against sums in double; a row's bits against the same row in other company. */
 #include "expect.h"
+#include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
 
 static uint64_t state = 1;
@@ -182,7 +183,7 @@ static void place(const struct int4_slab *slab, const struct weight_desc *part, 
 	}
 }
 
-static bool pack(struct slab *slab, const std::vector<struct weight_desc> &parts, uint32_t blocks, uint64_t seed)
+static bool lay(struct slab *slab, const std::vector<struct weight_desc> &parts, uint32_t blocks, uint64_t seed)
 {
 	const char *why = int4_choose(parts.data(), (uint32_t)parts.size(), blocks, &slab->w, &slab->order);
 	uint32_t    first = 0;
@@ -210,8 +211,8 @@ static void check_values(const struct slab *slab, const char *name)
 	uint32_t           stride = (w.columns + 7) / 8 * 8, first = w.rows > 16 ? 16 : 0, rows = w.rows - first, wrong = 0;
 	std::vector<float> decoded((size_t)rows * stride, NAN), taken((size_t)3 * w.columns, NAN);
 	const int32_t      index[3] = { (int32_t)w.rows - 1, -1, 0 };
-	const char        *error = emulate(dim3((stride + INT4_UNIT - 1) / INT4_UNIT, (rows + INT4_TILE - 1) / INT4_TILE), INT4_UNIT,
-	    0, {}, [&] { int4_decode<float>(w, first, rows, decoded.data(), stride); });
+	const char        *error = emulate(int4_decode_grid(rows, stride), INT4_DECODE_THREADS, 0, {}, [&] {
+		int4_decode<float>(w, first, rows, decoded.data(), stride); });
 
 	expect(!error, "%s: %s", name, error);
 	for (uint32_t r = 0; r < rows; r++)
@@ -236,7 +237,7 @@ static void check_values(const struct slab *slab, const char *name)
 
 /* Y [rows][y_stride] = rows of X · Wᵀ on BLOCKS blocks; float32, or T widened. */
 template <class T> static std::vector<float> multiply(const struct slab *slab, const std::vector<T> &x, uint32_t x_stride,
-    uint32_t rows, uint32_t blocks, int wide, uint64_t seed)
+    uint32_t rows, uint32_t blocks, int wide, uint64_t seed, bool wide_kernel = false)
 {
 	uint32_t           y_stride = slab->w.rows + 3;
 	std::vector<float> y((size_t)rows * y_stride, NAN), ret((size_t)rows * slab->w.rows);
@@ -245,26 +246,34 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 	const char        *error;
 
 	task.w = slab->w;
-	task.x = x.data();
 	if (slab->order) {
 		ordered.assign(x.size(), from_float<T>(NAN));
 		error = emulate(dim3(rows), 256, 0, {}, [&] {
 			int4_reorder<T>(slab->w.order, slab->w.columns, x.data(), x_stride, ordered.data(), x_stride); });
 		expect(!error, "%s", error);
-		task.x = ordered.data();
 	}
 	task.y = wide ? (void *)y.data() : (void *)narrow.data();
-	task.x_stride = x_stride;
 	task.y_stride = y_stride;
 	task.rows = rows;
 	task.to_float = wide;
-	error = int4_instance<T>(task, [&](void (*kernel)(struct int4_task), uint32_t each) {
-		uint32_t shared = int4_choose_stages(&task, each);
+	const std::vector<T> &in = slab->order ? ordered : x;
 
-		return emulate(dim3(slab->w.panels < blocks ? slab->w.panels : blocks, (rows + each - 1) / each), INT4_THREADS, shared,
+	auto launch = [&](void (*kernel)(const tensor_map, const struct int4_task), uint32_t each) {
+		uint32_t             shared = wide_kernel ? int4_wide_size(&task, each) : int4_choose_stages(&task, each);
+		uint32_t             threads = wide_kernel ? (uint32_t)INT4_WIDE_THREADS : 32 * (task.split.row_warps *
+		    task.split.k_warps + 1);
+		bool                 bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
+		struct tensor_layout layout = int4_inputs(&task, bfloat ? TENSOR_BF16 : TENSOR_F16, in.data(), x_stride, each);
+		tensor_map           map;
+
+		if (tensor_map_encode(&layout, &map))
+			return "the inputs' map";
+		return emulate(dim3(slab->w.panels < blocks ? slab->w.panels : blocks, (rows + each - 1) / each), threads, shared,
 		    { .seed = seed, .before = { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) },
-		        { (void *)task.x, x.size() * sizeof(T) } } }, [&] { kernel(task); });
-	});
+		        { (void *)in.data(), in.size() * sizeof(T) } } }, [&] { kernel(map, task); });
+	};
+
+	error = wide_kernel ? int4_wide_instance<T>(task, launch) : int4_instance<T>(task, launch);
 	expect(!error, "%u × %u, %u rows: %s", slab->w.rows, slab->w.columns, rows, error);
 	for (uint32_t r = 0; r < rows; r++) {
 		for (uint32_t n = 0; n < slab->w.rows; n++)
@@ -288,11 +297,11 @@ template <class T> static std::vector<T> inputs(uint32_t rows, uint32_t columns,
 }
 
 template <class T> static void check_product(const struct slab *slab, const char *name, uint32_t rows, uint32_t blocks, int wide,
-    uint64_t seed)
+    uint64_t seed, bool wide_kernel = false)
 {
 	uint32_t           k_count = slab->w.columns, stride = (k_count + 7) / 8 * 8 + 8;
 	std::vector<T>     x = inputs<T>(rows, k_count, stride);
-	std::vector<float> y = multiply<T>(slab, x, stride, rows, blocks, wide, seed);
+	std::vector<float> y = multiply<T>(slab, x, stride, rows, blocks, wide, seed, wide_kernel);
 	double             worst = 0, rounding = wide ? 0 : sizeof(T) == 2 && from_float<T>(1.00390625f).bits == from_float<T>(1).bits ?
 	    1.0 / 256 : 1.0 / 2048;
 
@@ -311,6 +320,8 @@ template <class T> static void check_product(const struct slab *slab, const char
 			worst = error > worst || error != error ? error : worst;
 		}
 	expect(worst <= 1, "%s: %u × %u, %u rows: %.3g of the error that is allowed", name, slab->w.rows, k_count, rows, worst);
+	if (!wide_kernel && rows > 1 && int4_wide_takes(&slab->w))
+		check_product<T>(slab, name, rows, blocks, wide, seed, true);
 }
 
 /* A row alone, at other places, and among other numbers of rows. */
@@ -332,6 +343,11 @@ template <class T> static void check_invariance(const struct slab *slab, const c
 		y = multiply<T>(slab, x, stride, rows, blocks, 1, rows);
 		expect(memcmp(&y[(size_t)at * slab->w.rows], alone.data(), slab->w.rows * sizeof(float)) == 0,
 		    "%s: row %u of %u has other bits than alone", name, at, rows);
+		if (rows < 16 || !int4_wide_takes(&slab->w))
+			continue;
+		y = multiply<T>(slab, x, stride, rows, blocks, 1, rows, true);
+		expect(memcmp(&y[(size_t)at * slab->w.rows], alone.data(), slab->w.rows * sizeof(float)) == 0,
+		    "%s: row %u of %u by wgmma has other bits than alone by mma", name, at, rows);
 	}
 }
 
@@ -364,7 +380,7 @@ static void test_formats(void)
 		struct slab   slab;
 
 		make(&stored, &spec, n, k, 0, 0);
-		if (!pack(&slab, { stored.desc }, 2, seed++))
+		if (!lay(&slab, { stored.desc }, 2, seed++))
 			continue;
 		check_values(&slab, spec.name);
 		check_product<__nv_bfloat16>(&slab, spec.name, 3, 2, 1, seed++);
@@ -387,7 +403,7 @@ static void test_ends(void)
 		struct slab   slab;
 
 		make(&stored, &plain, 21, k, 0, 0);
-		if (!pack(&slab, { stored.desc }, 3, k))
+		if (!lay(&slab, { stored.desc }, 3, k))
 			continue;
 		check_values(&slab, plain.name);
 		check_product<__nv_bfloat16>(&slab, plain.name, 5, 3, 1, k);
@@ -398,7 +414,7 @@ static void test_ends(void)
 		struct slab   slab;
 
 		make(&stored, spec, 48, 256, 11, 64);
-		if (!pack(&slab, { stored.desc }, 3, 5))
+		if (!lay(&slab, { stored.desc }, 3, 5))
 			continue;
 		check_values(&slab, spec->name);
 		check_product<__half>(&slab, spec->name, 4, 3, 1, 5);
@@ -416,9 +432,9 @@ static void test_stack(void)
 	make(&a, &first, 21, 256, 0, 0);
 	make(&b, &second, 5, 256, 0, 0);
 	make(&c, &first, 30, 256, 0, 0);
-	if (!pack(&slab, { a.desc, b.desc, c.desc }, 4, 9))
+	if (!lay(&slab, { a.desc, b.desc, c.desc }, 4, 9))
 		return;
-	expect(slab.w.group == 64 && slab.w.zeros, "a stack's group is %u, zeros %d", slab.w.group, slab.w.zeros);
+	expect(slab.w.group == 32 && slab.w.zeros, "a stack's group is %u, zeros %d", slab.w.group, slab.w.zeros);
 	check_values(&slab, "stack");
 	check_product<__nv_bfloat16>(&slab, "stack", 6, 4, 1, 9);
 }
@@ -429,7 +445,7 @@ static void test_shapes(void)
 	static const struct {
 		uint32_t rows, columns, blocks;
 	} shapes[] = { { 16, 1024, 1 }, { 40, 640, 1 }, { 72, 256, 1 }, { 136, 384, 1 }, { 279, 192, 1 }, { 1064, 128, 2 } };
-	static const uint32_t warps[] = { 1, 4, 8, 16, 16, 16 };
+	static const struct int4_split splits[] = { { 1, 1, 8 }, { 1, 3, 5 }, { 1, 5, 2 }, { 2, 5, 3 }, { 2, 9, 1 }, { 2, 9, 1 } };
 
 	for (int i = 0; i < 6; i++) {
 		struct spec   spec = specs[i % 2 ? 4 : 1]; /* AWQ, Q4_1 */
@@ -437,10 +453,13 @@ static void test_shapes(void)
 		struct slab   slab;
 
 		make(&stored, &spec, i % 2 ? shapes[i].rows / 8 * 8 : shapes[i].rows, shapes[i].columns, 0, 0);
-		if (!pack(&slab, { stored.desc }, shapes[i].blocks, 3))
+		if (!lay(&slab, { stored.desc }, shapes[i].blocks, 3))
 			continue;
-		expect(int4_row_warps(slab.w) == warps[i], "%u rows in %u panels: %u warps beside each other", slab.w.rows, slab.w.panels,
-		    int4_row_warps(slab.w));
+		struct int4_split split = int4_split_of(&slab.w);
+
+		expect(split.each == splits[i].each && split.row_warps == splits[i].row_warps && split.k_warps == splits[i].k_warps,
+		    "%u rows in %u panels: %u tiles of %u warps, %u beside each other", slab.w.rows, slab.w.panels, split.each,
+		    split.row_warps, split.k_warps);
 		check_product<__nv_bfloat16>(&slab, spec.name, 2, shapes[i].blocks, 1, (uint64_t)i);
 		check_invariance<__nv_bfloat16>(&slab, spec.name, shapes[i].blocks);
 	}
@@ -453,7 +472,7 @@ static void test_orders(void)
 	struct slab   slab;
 
 	make(&stored, &specs[7], 33, 2080, 0, 0);
-	if (!pack(&slab, { stored.desc }, 1, 3))
+	if (!lay(&slab, { stored.desc }, 1, 3))
 		return;
 	for (uint64_t seed = 100; seed < 108; seed++)
 		check_product<__nv_bfloat16>(&slab, "orders", 9, 1, 1, seed);
