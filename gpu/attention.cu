@@ -54,9 +54,8 @@ template <class T, int DIM, class E> static enum status launch_decode(struct cud
 		return STATUS_OK;
 	work = work ? work : 1;
 	job->mark = mark_next(cuda, FAULT_ATTENTION_DECODES);
-	decode_kernel<T, DIM, E><<<(uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<E, DIM>(),
-	    cuda->stream>>>(*job);
-	return cuda_launched(cuda, "attention of decodes");
+	return launch(cuda, "attention of decodes", step->dependent, decode_kernel<T, DIM, E>,
+	    (uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<E, DIM>(), *job);
 }
 
 template <class T, int DIM> static enum status launch_own(struct cuda_backend *cuda, const struct attention_job *job)

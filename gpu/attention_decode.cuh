@@ -7,7 +7,10 @@
  *      block:  the four (m, l, o) in order of warps ─► the run's
  *      last block of a head to arrive: the runs in order ─► y
  *
- * Who arrives last varies, what it computes does not.  Counters return to 0 for the next launch. */
+ * Who arrives last varies, what it computes does not.  Counters return to 0 for the next launch.
+ *
+ * It may be launched dependently (launch.cuh): lists of work, and pages whose tokens are all older than the step's rows, are
+ * there before the kernels of the step have ended, as attention_hopper.cuh explains; the rest is read after the wait. */
 #ifndef PENSTOCK_GPU_ATTENTION_DECODE_CUH
 #define PENSTOCK_GPU_ATTENTION_DECODE_CUH
 
@@ -74,10 +77,19 @@ template <int DIM> __device__ static inline void decode_combine(float *shared_o,
 	__syncthreads();
 }
 
+__device__ static inline void decode_wait(const struct attention_job *job, bool *waited)
+{
+	if (*waited)
+		return;
+	dependency_wait();
+	mark_begin(job->mark);
+	*waited = true;
+}
+
 /* One run through the tiles: leaves its (m, l, o) in shared memory. */
 template <class T, int DIM, class E> __device__ static inline void decode_run(const struct attention_job *job,
     const struct decode_rows *rows,
-    const struct step_item *item, char *stages)
+    const struct step_item *item, char *stages, bool *waited)
 {
 	constexpr int        count = decode_stages<E>;
 	constexpr uint32_t   stage_bytes = attention_stage<E, DIM>::bytes;
@@ -95,12 +107,15 @@ template <class T, int DIM, class E> __device__ static inline void decode_run(co
 	find_blocks(job, sequence, item->begin, item->end, &blocks);
 #pragma unroll
 	for (int i = 0; i < count - 1; i++, ahead += CUDA_TILE) {
+		if (ahead + CUDA_TILE > sequence->context - sequence->rows)
+			decode_wait(job, waited);
 		if (ahead < item->end)
 			load_tiles(job, rows->kv_head, ahead, item->end, &blocks, base + (uint32_t)i * stage_bytes);
 		else
 			cp_async_commit();
 		find_blocks(job, sequence, ahead + CUDA_TILE, item->end, &blocks);
 	}
+	decode_wait(job, waited);
 	for (int r = 0; r < 2; r++) {
 		uint32_t row = lane / 4 + 8 * (uint32_t)r, query = (rows->first + row) / job->group;
 		bool     there = rows->first + row < rows->count;
@@ -233,12 +248,9 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 	float   *shared_o = (float *)stages, *shared_m = shared_o + DECODE_WARPS * DECODE_ROWS * DIM;
 	float   *shared_l = shared_m + DECODE_WARPS * DECODE_ROWS;
 	uint32_t each = job.kv_heads * job.row_tiles, work = (uint32_t)job.counts[0] * each;
+	bool     waited = false;
 
-	mark_begin(job.mark);
-	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
-	for (uint32_t row = blockIdx.x; row < (uint32_t)job.counts[3]; row += gridDim.x)
-		for (uint32_t i = threadIdx.x; job.row_sequence[row] < 0 && i < job.q_heads * DIM; i += DECODE_THREADS)
-			((T *)job.y)[(size_t)row * job.y_stride + i] = from_float<T>(0);
+	dependents_launch();
 	for (uint32_t w = blockIdx.x; w < work; w += gridDim.x) {
 		struct step_item   item = job.items[w / each];
 		struct decode_rows rows = { job.sequences[item.sequence], w % each / job.row_tiles, w % job.row_tiles * DECODE_ROWS, 0 };
@@ -250,7 +262,7 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 		if (rows.first >= rows.count)
 			continue;
 		live = rows.count - rows.first < DECODE_ROWS ? rows.count - rows.first : (uint32_t)DECODE_ROWS;
-		decode_run<T, DIM, E>(&job, &rows, &item, stages);
+		decode_run<T, DIM, E>(&job, &rows, &item, stages, &waited);
 		at = (size_t)item.partial + (size_t)rows.kv_head * rows.count + rows.first;
 		for (uint32_t i = threadIdx.x; i < live * DIM; i += DECODE_THREADS)
 			job.partials[at * DIM + i] = shared_o[i];
@@ -272,6 +284,11 @@ template <class T, int DIM, class E = T> static __global__ void __launch_bounds_
 		}
 		__syncthreads();
 	}
+	decode_wait(&job, &waited);
+	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
+	for (uint32_t row = blockIdx.x; row < (uint32_t)job.counts[3]; row += gridDim.x)
+		for (uint32_t i = threadIdx.x; job.row_sequence[row] < 0 && i < job.q_heads * DIM; i += DECODE_THREADS)
+			((T *)job.y)[(size_t)row * job.y_stride + i] = from_float<T>(0);
 }
 
 #endif

@@ -81,6 +81,7 @@ template <class T, int DIM, class E = T> struct world {
 	std::vector<step_item>     items;
 	std::vector<step_tile>     tiles;
 	std::vector<float>         partials, sums;
+	std::vector<emulate_range> fresh; /* what kernels before this one read and write */
 	uint32_t                   rows, stride, mark = 0;
 	struct attention_job       job = {};
 
@@ -146,6 +147,14 @@ template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape 
 					keys[at] = element<E>(0, context, t, h, d);
 					values[at] = element<E>(1, context, t, h, d);
 				}
+				if (t >= context - sequences[s].rows) {
+					size_t at = ((size_t)tables.back() * shape.kv_heads + h) * shape.block_size + t % shape.block_size;
+
+					fresh.push_back({ &keys[at * DIM], DIM * sizeof(E) });
+					fresh.push_back({ &values[at * DIM], DIM * sizeof(E) });
+					fresh.push_back({ &scales[unit], sizeof(float) });
+					fresh.push_back({ &scales[unit + shape.block_size], sizeof(float) });
+				}
 			}
 		}
 		for (uint32_t r = 0; r < sequences[s].rows; r++) {
@@ -159,6 +168,11 @@ template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape 
 	counts = { (int32_t)items.size(), (int32_t)tiles.size(), (int32_t)sequences.size(), (int32_t)rows };
 	partials.assign((size_t)partial * DIM, NAN);
 	sums.assign((size_t)partial * 2, NAN);
+	for (std::vector<T> *v : { &qkv, &y })
+		fresh.push_back({ v->data(), v->size() * sizeof(T) });
+	for (std::vector<float> *v : { &partials, &sums })
+		fresh.push_back({ v->data(), v->size() * sizeof(float) });
+	fresh.push_back({ arrived.data(), arrived.size() * sizeof(int32_t) });
 	job.qkv = qkv.data();
 	job.keys = keys.data();
 	job.values = values.data();
@@ -242,7 +256,7 @@ template <class T, int DIM, class E> static void run_decode(world<T, DIM, E> *w,
 	for (const sequence &s : w->sequences)
 		most = std::max(most, s.rows);
 	w->job.row_tiles = (most * w->shape.group + 15) / 16;
-	expect_runs(emulate(blocks, DECODE_THREADS, decode_shared<E, DIM>(), { .seed = seed },
+	expect_runs(emulate(blocks, DECODE_THREADS, decode_shared<E, DIM>(), { .seed = seed, .before = w->fresh },
 	    [&] { decode_kernel<T, DIM, E>(w->job); }),
 	    seed);
 }
