@@ -16,7 +16,7 @@ template <class E, int DIM> constexpr size_t prefill_shared(void) { return PREFI
 
 /* E: what pages hold, T or bytes. */
 template <class T, int DIM, class E = T> static __global__ void __launch_bounds__(PREFILL_THREADS,
-    kv_is_byte<E> ? 3 : 1) prefill_kernel(struct attention_job job)
+    kv_is_byte<E> ? DIM == 64 ? 3 : 2 : 1) prefill_kernel(struct attention_job job)
 {
 	DYNAMIC_SHARED(stages);
 	constexpr uint32_t     stage_bytes = attention_stage<E, DIM>::bytes;

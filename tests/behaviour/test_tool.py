@@ -43,6 +43,7 @@ def test_bench_kernels_options():
     fails(2, "bench", "kernels", "--model", "x", "--weights", "q9", says="--weights: f8-block, f8-row, f8, i8-row, i8")
     fails(2, "bench", "kernels", "--model", "x", "--rows", "257", says="--rows: at most 256, or 8192 with --products")
     fails(2, "bench", "kernels", "--model", "x", "--products", "--rows", "8193", says="--rows")
+    fails(2, "bench", "kernels", "--attention", "--kv-dtype", "int4", says="--kv-dtype: auto, fp8 or int8")
     fails(2, "bench", "kernels", says="--model")
 
 
