@@ -100,6 +100,7 @@ enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct
 	const char         *bytes;
 	size_t              len;
 	struct carry        carry = { .held_len = detokenizer->held_len, .strip = detokenizer->strip }, trial;
+	size_t              written;
 	enum status         status;
 
 	if ((kind == VOCAB_CONTROL && !detokenizer->with_special) || kind == VOCAB_UNUSED)
@@ -107,13 +108,14 @@ enum status detokenizer_push(struct detokenizer *detokenizer, int32_t id, struct
 	bytes = detokenizer->begun ? vocab_bytes(vocab, (uint32_t)id, &len) : vocab_bytes_first(vocab, (uint32_t)id, &len);
 	memcpy(carry.held, detokenizer->held, sizeof carry.held);
 	trial = carry;
-	status = buf_reserve(out, complete(vocab, &trial, bytes, len, NULL));
+	written = complete(vocab, &trial, bytes, len, NULL);
+	status = buf_reserve(out, written);
 	if (status)
 		return status;
 	complete(vocab, &carry, bytes, len, out);
 	memcpy(detokenizer->held, carry.held, sizeof carry.held);
 	detokenizer->held_len = carry.held_len;
-	detokenizer->begun = true;
+	detokenizer->begun = detokenizer->begun || written || carry.held_len || !vocab_first_lasts(vocab);
 	detokenizer->strip = carry.strip;
 	return STATUS_OK;
 }

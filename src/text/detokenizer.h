@@ -14,7 +14,7 @@ struct detokenizer {
 	char     held[4];          /* proper prefix of a character */
 	unsigned held_len;
 	unsigned strip;            /* characters that may still be dropped from the beginning */
-	bool     begun;            /* a token was taken: the next one is not the first */
+	bool     begun;            /* the next token is not the first */
 	bool     with_special;     /* control tokens are text too */
 };
 

@@ -83,7 +83,7 @@ static enum status init_strip(struct decoder *decoder, struct decoder_step *step
 static enum status add_step(struct decoder *decoder, const struct json_t *component, unsigned depth, struct error *error)
 {
 	static const char *const schemes[] = { "always", "first", "never", NULL };
-	static const char *const names[] = { "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece" };
+	static const char *const names[] = { "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece", "SentencePiece" };
 	const char              *type = component_type(component);
 	struct decoder_step     *step;
 	size_t                   known = 0, count;
@@ -103,7 +103,7 @@ static enum status add_step(struct decoder *decoder, const struct json_t *compon
 	}
 	while (known < sizeof names / sizeof names[0] && strcmp(type, names[known]) != 0)
 		known++;
-	if (known == sizeof names / sizeof names[0])
+	if (known == sizeof names / sizeof names[0] || (known == DECODER_SENTENCEPIECE && !decoder->own))
 		return component_unknown(component, "decoder", error);
 	if (decoder->count == DECODER_STEPS_MAX)
 		return error_set(error, STATUS_LIMIT, "the decoder has more than %d steps", DECODER_STEPS_MAX);
@@ -140,14 +140,17 @@ static enum status add_step(struct decoder *decoder, const struct json_t *compon
 		decoder->first_differs = true;
 		status = affix(component, "prefix", "##", step->pattern, error);
 		return status ? status : component_bool(component, "cleanup", true, &step->flag, error);
+	case DECODER_SENTENCEPIECE:
+		decoder->first_differs = true;
+		return component_bool(component, "remove_extra_whitespaces", false, &decoder->first_lasts, error);
 	default:
 		return STATUS_OK;
 	}
 }
 
-enum status decoder_init(struct decoder *decoder, const struct json_t *component, struct error *error)
+enum status decoder_init(struct decoder *decoder, const struct json_t *component, bool own, struct error *error)
 {
-	*decoder = (struct decoder){ .count = 0 };
+	*decoder = (struct decoder){ .own = own };
 	if (component)
 		return add_step(decoder, component, 0, error);
 	decoder->steps[decoder->count++].type = DECODER_JOIN;
@@ -258,6 +261,8 @@ static enum status wordpiece(struct buf *text, const struct decoder_step *step, 
 
 enum status decoder_apply(const struct decoder *decoder, const char *spelling, size_t len, bool first, struct buf *out)
 {
+	static const char mark[] = "\xe2\x96\x81"; /* U+2581 */
+	enum { MARK_LEN = 3 };
 	enum status status = STATUS_OK;
 
 	buf_clear(out);
@@ -285,6 +290,10 @@ enum status decoder_apply(const struct decoder *decoder, const char *spelling, s
 			break;
 		case DECODER_WORDPIECE:
 			status = wordpiece(out, step, first);
+			break;
+		case DECODER_SENTENCEPIECE:
+			if (first && out->len >= MARK_LEN && memcmp(out->data, mark, MARK_LEN) == 0)
+				buf_consume(out, MARK_LEN);
 			break;
 		case DECODER_JOIN:
 			break;

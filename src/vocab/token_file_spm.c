@@ -13,7 +13,7 @@
 
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 enum { PIECE_NORMAL = 1, PIECE_UNKNOWN = 2, PIECE_CONTROL = 3, PIECE_USER = 4, PIECE_UNUSED = 5, PIECE_BYTE = 6 };
-enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2, HEADING_SPACES = 64 };
+enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
 
 struct message {
 	const unsigned char *at, *end;
@@ -200,12 +200,11 @@ static enum status translate(struct reading *reading)
 {
 	struct token_file *file = reading->file;
 	json_t            *steps = json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
-	    "\xe2\x96\x81",
-	               "content", " ", "type", "ByteFallback", "type", "Fuse");
+	    "\xe2\x96\x81", "content", " ", "type", "ByteFallback", "type", "Fuse");
 
-	if (reading->dummy_prefix || reading->collapse)
-		json_array_append_new(steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start",
-		    reading->collapse ? HEADING_SPACES : 1, "stop", 0)); /* a text that lost its heading spaces has none */
+	if (reading->dummy_prefix || reading->collapse) /* the text lost its heading spaces, or one was put before it */
+		json_array_insert_new(steps, 0, json_pack("{s:s, s:b}", "type", "SentencePiece", "remove_extra_whitespaces",
+		    (int)reading->collapse));
 	file->decoder = json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
 	file->normalizer = json_pack("{s:s, s:b, s:b}", "type", "SentencePiece", "add_dummy_prefix", (int)reading->dummy_prefix,
 	    "remove_extra_whitespaces", (int)reading->collapse);

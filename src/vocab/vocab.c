@@ -146,7 +146,7 @@ enum status vocab_from_file(const struct token_file *file, struct vocab **ret, s
 	vocab->eos_count = file->eos_count;
 	memcpy(vocab->eos, file->eos, sizeof vocab->eos);
 	vocab->kinds = malloc(file->size);
-	status = vocab->kinds ? decoder_init(&vocab->decoder, file->decoder, error) :
+	status = vocab->kinds ? decoder_init(&vocab->decoder, file->decoder, file->sentencepiece, error) :
 	    error_set(error, STATUS_NOMEM, "no memory for a vocabulary of %u tokens", file->size);
 	if (!status) {
 		for (uint32_t id = 0; id < file->size; id++)
@@ -285,6 +285,8 @@ char vocab_strip(const struct vocab *vocab, unsigned *ret_max)
 	*ret_max = vocab->decoder.strip_max;
 	return vocab->decoder.strip;
 }
+
+bool vocab_first_lasts(const struct vocab *vocab) { return vocab->decoder.first_lasts; }
 
 const char *vocab_joined(const struct vocab *vocab, const char **ret_content)
 {

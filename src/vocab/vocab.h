@@ -38,6 +38,8 @@ enum vocab_kind vocab_kind(const struct vocab *vocab, uint32_t id); /* VOCAB_UNU
 const char *vocab_bytes(const struct vocab *vocab, uint32_t id, size_t *ret_len);
 /* The same for the first token of a text, which reads differently in some vocabularies ("##ing", " word"). */
 const char *vocab_bytes_first(const struct vocab *vocab, uint32_t id, size_t *ret_len);
+/* Does every token count as the first while none gave text? */
+bool        vocab_first_lasts(const struct vocab *vocab);
 /* The character that is dropped at the very beginning of a text, and how often at most (0: never). */
 char        vocab_strip(const struct vocab *vocab, unsigned *ret_max);
 /* The character that is replaced where bytes of several tokens make it, NULL when there is none, and by what. */
