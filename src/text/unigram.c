@@ -121,7 +121,7 @@ enum status unigram_init(struct unigram *unigram, const struct token_file *file,
 			continue;
 		pieces[count++] = (struct piece){ bytes, (uint32_t)len, (int32_t)id };
 	}
-	unigram->unk_score = least - UNKNOWN_PENALTY;
+	unigram->unk_score = unigram->single ? (double)(float)(least - UNKNOWN_PENALTY) : least - UNKNOWN_PENALTY;
 	qsort(pieces, count, sizeof *pieces, by_bytes);
 	status = build(&b, count);
 	free(pieces);
