@@ -83,7 +83,8 @@ static enum status init_strip(struct decoder *decoder, struct decoder_step *step
 static enum status add_step(struct decoder *decoder, const struct json_t *component, unsigned depth, struct error *error)
 {
 	static const char *const schemes[] = { "always", "first", "never", NULL };
-	static const char *const names[] = { "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece", "SentencePiece" };
+	static const char *const names[] = { "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece",
+		"SentencePiece" };
 	const char              *type = component_type(component);
 	struct decoder_step     *step;
 	size_t                   known = 0, count;

@@ -2,7 +2,8 @@
  *
  * Streaming needs bytes that do not depend on later tokens.  So decoders are accepted as far as they work on single tokens,
  * with one exception each decoder family makes: the first token of a text (or all up to the first that gives text) may read
- * differently, and spaces at its very beginning may be dropped.  Behind ByteFallback one character may still be replaced, whose bytes are several tokens' (joined).
+ * differently, and spaces at its very beginning may be dropped.  Behind ByteFallback one character may still be replaced, whose
+ * bytes are several tokens' (joined).
  * What else joins tokens before it looks at them is refused at load.
  */
 #ifndef PENSTOCK_VOCAB_DECODER_H
