@@ -62,7 +62,7 @@ static cudaError_t byte_place(struct cuda_backend *cuda, struct backend_weight *
 {
 	const struct byte_matrix *m = &w->byte;
 	uint64_t scales = m->granule ? (uint64_t)(piece->rows + m->granule - 1) / m->granule * m->scale_stride : piece->rows;
-	uint64_t packs = (uint64_t)piece->rows * (w->stride / BYTE_ALIGN);
+	uint64_t packs = (uint64_t)piece->rows * (w->stride / BYTE_LOAD_PACK);
 
 	byte_scales_kernel<<<(unsigned)((scales + BYTE_LOAD_THREADS - 1) / BYTE_LOAD_THREADS), BYTE_LOAD_THREADS, 0,
 	    cuda->stream>>>(*piece,
@@ -110,7 +110,7 @@ const struct weight_layout layout_bytes = { "bytes", BYTE_PIECE_ROWS, 1, byte_ta
 
 /* ---- Products ---- */
 
-typedef void byte_function(const tensor_map, const tensor_map, const struct byte_product);
+typedef void byte_function(const tensor_map, const tensor_map, const tensor_map, const struct byte_product);
 
 /* NULL: no such size is built. */
 template <enum byte_kind KIND> static byte_function *kernel_of(const struct byte_product *p)
@@ -122,11 +122,14 @@ template <enum byte_kind KIND> static byte_function *kernel_of(const struct byte
 	BYTE_CASE(16, 1)
 	BYTE_CASE(32, 1)
 	BYTE_CASE(64, 1)
-	BYTE_CASE(8, BYTE_WIDE_TILES)
-	BYTE_CASE(16, BYTE_WIDE_TILES)
-	BYTE_CASE(32, BYTE_WIDE_TILES)
-	BYTE_CASE(64, BYTE_WIDE_TILES)
+	BYTE_CASE(8, BYTE_TALL_TILES)
+	BYTE_CASE(16, BYTE_TALL_TILES)
+	BYTE_CASE(32, BYTE_TALL_TILES)
+	BYTE_CASE(64, BYTE_TALL_TILES)
 	BYTE_CASE(BYTE_TOKENS_MAX, 1)
+	if constexpr (!byte_wide(KIND)) {
+		BYTE_CASE(BYTE_TOKENS_MAX, BYTE_LARGE_TILES)
+	}
 	return NULL;
 }
 
@@ -139,15 +142,6 @@ static byte_function *find_kernel(enum byte_kind kind, const struct byte_product
 	case BYTE_I8_WIDE: return kernel_of<BYTE_I8_WIDE>(p);
 	}
 	return NULL;
-}
-
-static int encode(enum tensor_type type, const void *data, uint32_t columns, uint32_t rows, uint32_t stride_bytes,
-    uint32_t box_columns,
-    uint32_t box_rows, tensor_map *ret)
-{
-	struct tensor_layout layout = { type, 2, data, { columns, rows }, { 0, stride_bytes }, { box_columns, box_rows }, SWIZZLE_128 };
-
-	return tensor_map_encode(&layout, ret);
 }
 
 /* Rounds ROWS rows of X for W: bytes in the step's scratch, *RET_STRIDE apart, and scales behind them. */
@@ -290,7 +284,8 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 	struct byte_rounding rounded = {};
 	struct byte_product  p = {};
 	byte_function       *kernel;
-	tensor_map           w_map, x_map;
+	struct tensor_layout layouts[3];
+	tensor_map           maps[3];
 	uint32_t             blocks;
 
 	if (!byte_wide(kind) && round_rows(cuda, w, x, x_stride, rows, &rounded))
@@ -307,17 +302,20 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 	p.granule = w->byte.granule;
 	p.mark = cuda->marks_device ? &cuda->marks_device->begun : NULL;
 	p.mark_value = fault_mark(FAULT_LINEAR, ++cuda->step.launches);
-	if (!byte_cut(kind, (uint32_t)cuda->multiprocessors, byte_split(w->rows), &p) || !(kernel = find_kernel(kind, &p)))
+	if (!byte_cut(kind, (uint32_t)cuda->multiprocessors, &p) || !(kernel = find_kernel(kind, &p)))
 		return STATUS_INTERNAL; /* byte_layout_of has asked */
-	if (encode(TENSOR_U8, w->byte.values, w->stride, w->rows, w->stride, BYTE_GROUP, p.tile_rows / p.boxes, &w_map) ||
-	    (byte_wide(kind) ? encode(TENSOR_BF16, x, w->columns, rows, x_stride * 2, 64, p.token_tile, &x_map) :
-	        encode(TENSOR_U8, rounded.q, rounded.q_stride, rows, rounded.q_stride, BYTE_GROUP, p.token_tile, &x_map)))
-		return cuda_check(cuda, cudaErrorInvalidValue, "the tensor map of a linear layer");
+	layouts[0] = byte_weight_map(&p, w->byte.values, w->stride);
+	layouts[1] = byte_input_map(kind, &p, byte_wide(kind) ? x : rounded.q, byte_wide(kind) ? x_stride * 2 : rounded.q_stride);
+	layouts[2] = p.x_scale_stride ? byte_scale_map(&p) : layouts[1]; /* one that is not read */
+	for (int i = 0; i < 3; i++)
+		if (tensor_map_encode(&layouts[i], &maps[i]))
+			return cuda_check(cuda, cudaErrorInvalidValue, "the tensor map of a linear layer");
 	if (allow_shared(cuda, kernel, BYTE_SHARED_MAX, "shared memory of a linear layer"))
 		return cuda->fault;
 	blocks = p.row_tiles * p.token_tiles;
 	blocks = blocks < (uint32_t)cuda->multiprocessors ? blocks : (uint32_t)cuda->multiprocessors;
-	return launch(cuda, "linear", cuda->step.dependent, kernel, blocks, (p.warpgroups + 1) * 128, p.shared_bytes, w_map, x_map, p);
+	return launch(cuda, "linear", cuda->step.dependent, kernel, blocks, (p.warpgroups + 1) * 128, p.shared_bytes, maps[0], maps[1],
+	    maps[2], p);
 }
 
 /* Whether the library serves products of more rows than LIBRARY_LEAST: it is asked once for each shape and bucket of rows, in a

@@ -3,14 +3,15 @@
  * goes through them (fmt_byte.cu).  Invariant: a row's bits do not depend on how many rows are multiplied with it.
  *
  * y [rows][n] = x · Wᵀ.  Weights are the M side of wgmma (64 outputs), rows of activations its N side (8 … 128), so that
- * few rows waste little.  One producer thread fills a ring of stages, 128 inputs each; one or two warpgroups multiply:
+ * few rows waste little.  One producer thread fills a ring of stages, one copy for all weights of a stage and one for all of
+ * its activations, since a thread begins only so many copies a second; one or two warpgroups multiply:
  *
- *      stage    weights [tile_rows][128] bytes, 128-byte swizzle │ activations [token_tile][128], bytes or bfloat16 │ scales
+ *      stage    weights [panels][tile_rows][128] bytes, 128-byte swizzle │ activations [panels][token_tile][128], bytes or
+ *               bfloat16 │ scales [panels][token_tile]
  *
- * A tile of outputs goes over all inputs in one block.  Each 128 inputs make a sum of their own, which is then added to the
- * total with their scales, total += sum · (w · x), in float32: the tensor cores' own sums of e4m3 keep too few bits for more.
- * Of int8 both are int32 and exact.  With few outputs (BYTE_SPLIT_ROWS) two warpgroups take every other 128 inputs of the
- * same outputs, and the second one's total is added to the first one's.  Neither depends on the number of rows.
+ * A tile of outputs goes over all inputs in one block.  Each panel of 128 inputs makes a sum of its own, which is then added
+ * to the total with its scales, total += sum · (w · x), in float32 and in the order of inputs: the tensor cores' own sums of
+ * e4m3 keep too few bits for more.  Sums of int8 are int32 and exact: there is but one over all inputs.
  *
  * Kinds.  Activations that the checkpoint wants rounded (enum weight_input) meet the weights as bytes.  Where it does not,
  * weights become bfloat16 in registers, exactly, and activations stay as they are ("wide"); to be found there with one load
@@ -45,12 +46,12 @@ enum byte_output { BYTE_OUT_F32, BYTE_OUT_BF16, BYTE_OUT_F16 };
 
 enum {
 	BYTE_GROUP = 128,        /* inputs of a stage, and of a scale */
-	BYTE_ALIGN = 16,         /* rows of weights and of rounded activations are padded to it, with zeros */
-	BYTE_SPLIT_ROWS = 8192,  /* up to so many outputs two warpgroups share the inputs */
+	BYTE_ALIGN = 128,        /* rows of weights and of rounded activations are padded to it, with zeros */
 	BYTE_WARPGROUPS = 2,     /* at most */
 	BYTE_STAGES_MAX = 24,
 	BYTE_TOKENS_MAX = 128,   /* of a tile */
-	BYTE_WIDE_TILES = 3,     /* of 64 outputs that a warpgroup has at most, up to 64 rows */
+	BYTE_TALL_TILES = 3,     /* of 64 outputs that a warpgroup has at most, up to 64 rows */
+	BYTE_LARGE_TILES = 2,    /* the same for more rows, of bytes */
 	BYTE_GRANULE_LEAST = 8,
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
@@ -76,9 +77,11 @@ struct byte_product {
 	/* Cut. */
 	uint32_t tile_rows;      /* outputs of a block, a multiple of 8 */
 	uint32_t boxes;          /* of which they are loaded, one below the other */
-	uint32_t warpgroups, split; /* split: they share the inputs instead of the outputs */
-	uint32_t steps;          /* of a tile: groups, and groups of zeros */
-	uint32_t stages;         /* even, and two for each warpgroup that has its own */
+	uint32_t warpgroups;
+	uint32_t panels;         /* of a stage */
+	uint32_t steps;          /* stages of a tile; behind the last group there are zeros */
+	uint32_t stages;         /* of the ring, at least two */
+	uint32_t whole_x;        /* a copy brings all activations of a stage, else each 64 of them (of bfloat16) has its own */
 	uint32_t row_tiles, token_tiles;
 	uint32_t shared_bytes;
 	/* Which instance of the kernel. */
@@ -89,16 +92,28 @@ struct byte_product {
 
 __host__ __device__ static inline uint32_t byte_round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
 
-/* Stages that are multiplied in one go. */
-__host__ __device__ static inline constexpr uint32_t byte_round(uint32_t token_tile, uint32_t tiles)
+/* Panels of a stage: copies of 16 KiB and more. */
+__host__ __device__ static inline constexpr uint32_t byte_panels(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
 {
-	return tiles == 1 && token_tile < BYTE_TOKENS_MAX ? 4 : 2;
+	return tiles > 1 || token_tile == BYTE_TOKENS_MAX ? 1 : byte_wide(kind) && token_tile == 64 ? 2 : 4;
+}
+
+/* A sum is begun before the one before it is added: two of them need registers. */
+__host__ __device__ static inline constexpr bool byte_overlapped(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
+{
+	return !byte_wide(kind) && !(token_tile == BYTE_TOKENS_MAX && tiles > 1);
+}
+
+/* Stages that are multiplied in one go. */
+__host__ __device__ static inline constexpr uint32_t byte_round(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
+{
+	return byte_overlapped(kind, token_tile, tiles) && byte_panels(kind, token_tile, tiles) == 1 ? 2 : 1;
 }
 
 /* Scales of a granule. */
 __host__ __device__ static inline uint32_t byte_scale_stride(uint32_t groups) { return byte_round_up(groups, 4); }
 
-/* Bytes of a stage's activations. */
+/* Bytes of a panel's activations. */
 __host__ __device__ static inline uint32_t byte_x_bytes(enum byte_kind kind, uint32_t token_tile)
 {
 	return token_tile * (uint32_t)BYTE_GROUP * (byte_wide(kind) ? 2 : 1);
@@ -106,64 +121,110 @@ __host__ __device__ static inline uint32_t byte_x_bytes(enum byte_kind kind, uin
 
 /* Where things lie in shared memory, from an address that is a multiple of 1024 on. */
 struct byte_shared {
-	uint32_t weights, activations, stage_bytes; /* of a stage: where its activations begin, and its length */
-	uint32_t x_scales, ones, w_scales, exchange, barriers, end;
+	uint32_t activations, stage_bytes; /* of a stage: where its activations begin, and its length */
+	uint32_t x_scales, x_scale_bytes;  /* of a stage */
+	uint32_t ones, w_scales, barriers, end;
 };
 
 __host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_kind kind, const struct byte_product *p)
 {
 	struct byte_shared s;
-	uint32_t           granules = p->granule ? p->tile_rows / p->granule + 2 : 0, read;
+	uint32_t           granules = p->granule ? p->tile_rows / p->granule + 2 : 0, panel = p->tile_rows * (uint32_t)BYTE_GROUP, read;
 
-	s.weights = 0;
-	s.activations = p->tile_rows * (uint32_t)BYTE_GROUP;
-	s.stage_bytes = s.activations + byte_x_bytes(kind, p->token_tile);
-	/* Tiles are of 64 rows: those that a stage lacks are read from what lies behind it, behind the last stage from nothing. */
-	read = s.stage_bytes * (p->stages - 1) + byte_round_up(p->tile_rows, 64) * (uint32_t)BYTE_GROUP;
+	s.activations = p->panels * panel;
+	s.stage_bytes = s.activations + p->panels * byte_x_bytes(kind, p->token_tile);
+	/* Tiles are of 64 rows: those that a panel lacks are read from what lies behind it, behind the last stage from nothing. */
+	read = s.stage_bytes * (p->stages - 1) + (p->panels - 1) * panel + byte_round_up(p->tile_rows, 64) * (uint32_t)BYTE_GROUP;
 	s.x_scales = s.stage_bytes * p->stages > read ? s.stage_bytes * p->stages : read;
-	s.ones = s.x_scales + (p->x_scale_stride ? p->stages * p->token_tile * 4 : 0);
+	s.x_scale_bytes = p->x_scale_stride ? byte_round_up(p->panels * p->token_tile * 4, 128) : 0;
+	s.ones = s.x_scales + p->stages * s.x_scale_bytes;
 	s.w_scales = s.ones + p->token_tile * 4;
-	s.exchange = byte_round_up(s.w_scales + granules * byte_scale_stride(p->groups) * 4, 16);
-	s.barriers = s.exchange + (p->split > 1 ? p->tiles * p->token_tile / 2 * 128 * 4 : 0);
+	s.barriers = s.w_scales + granules * byte_scale_stride(p->groups) * 4;
 	s.end = s.barriers + 2 * p->stages * 8;
 	return s;
 }
 
-/* Warpgroups that share the inputs: of the number of outputs alone, since bits depend on it. */
-static inline uint32_t byte_split(uint32_t n) { return n <= BYTE_SPLIT_ROWS ? BYTE_WARPGROUPS : 1; }
+/* What tiles of ROWS outputs by BYTE_TOKENS_MAX rows cost: cycles of the tensor cores, or of 48 bytes from L2, for 128 inputs. */
+static inline uint64_t byte_cost(uint32_t rows)
+{
+	uint32_t multiply = (rows + 63) / 64 * 256, load = (rows + BYTE_TOKENS_MAX) * (uint32_t)BYTE_GROUP / 48;
+
+	return multiply > load ? multiply : load;
+}
+
+/* Outputs of a tile, of at most MOST, for tiles that go to MULTIPROCESSORS in rounds. */
+static inline uint32_t byte_tile_rows(const struct byte_product *p, uint32_t multiprocessors, uint32_t most)
+{
+	uint64_t row_tiles = (p->n + most - 1) / most, best = UINT64_MAX;
+	uint32_t first = (uint32_t)((row_tiles * p->token_tiles + multiprocessors - 1) / multiprocessors), ret = most;
+
+	for (uint32_t rounds = first; rounds < first + 4; rounds++) {
+		uint64_t tiles = (uint64_t)rounds * multiprocessors / p->token_tiles;
+		uint32_t rows = tiles ? byte_round_up((uint32_t)((p->n + tiles - 1) / tiles), 8) : most + 1;
+
+		if (rows <= most && rounds * byte_cost(rows) < best) {
+			best = rounds * byte_cost(rows);
+			ret = rows;
+		}
+	}
+	return ret;
+}
 
 /* Fills the cut of P, whose sizes, granule and x_scale_stride are there, for MULTIPROCESSORS; false where there is none. */
-static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, uint32_t split, struct byte_product *p)
+static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struct byte_product *p)
 {
-	uint32_t share, most, passes;
+	bool     large = p->rows > 64;
+	uint32_t tiles = !large ? BYTE_TALL_TILES : byte_wide(kind) ? 1 : BYTE_LARGE_TILES, most = tiles * 64 * BYTE_WARPGROUPS, passes;
 
 	if (p->n == 0 || p->k == 0 || p->rows == 0 || multiprocessors == 0 || (p->granule && p->granule < BYTE_GRANULE_LEAST) ||
 	    (p->granule & (p->granule - 1)) || p->x_scale_stride % 4 || (kind == BYTE_I8 && p->k >= BYTE_I8_INPUTS_MAX) ||
 	    (kind == BYTE_I8 && (p->granule || p->x_scale_stride)))
 		return false;
 	p->groups = (p->k + BYTE_GROUP - 1) / BYTE_GROUP;
-	p->split = split;
 	p->token_tile = p->rows <= 8 ? 8 : p->rows <= 16 ? 16 : p->rows <= 32 ? 32 : p->rows <= 64 ? 64 : BYTE_TOKENS_MAX;
 	p->token_tiles = (p->rows + p->token_tile - 1) / p->token_tile;
-	most = (uint32_t)(p->token_tile == BYTE_TOKENS_MAX ? 1 : BYTE_WIDE_TILES) * 64 * (BYTE_WARPGROUPS / split);
-	share = (p->n + multiprocessors - 1) / multiprocessors;
-	passes = p->token_tile == BYTE_TOKENS_MAX ? 1 : (share + most - 1) / most;
-	p->tile_rows = p->token_tile == BYTE_TOKENS_MAX ? most : (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
-	p->tile_rows = p->tile_rows > p->n ? p->n : p->tile_rows;
+	passes = (p->n + multiprocessors * most - 1) / (multiprocessors * most);
+	p->tile_rows = large ? byte_tile_rows(p, multiprocessors, most) :
+	    (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
 	p->boxes = p->tile_rows > 256 ? 2 : 1;
 	p->tile_rows = byte_round_up(p->tile_rows, 8 * p->boxes);
-	p->warpgroups = split > 1 ? 2 : p->tile_rows <= 64 ? 1 : 2;
-	p->tiles = p->tile_rows <= 64 * (p->warpgroups / split) ? 1 : BYTE_WIDE_TILES;
-	p->steps = byte_round_up(p->groups, byte_round(p->token_tile, p->tiles) * split);
+	p->warpgroups = p->tile_rows <= 64 ? 1 : 2;
+	p->tiles = p->tile_rows <= 64 * p->warpgroups ? 1 : tiles;
+	p->panels = byte_panels(kind, p->token_tile, p->tiles);
+	p->steps = byte_round_up((p->groups + p->panels - 1) / p->panels, byte_round(kind, p->token_tile, p->tiles));
+	p->whole_x = !byte_wide(kind) || p->k % 64 == 0;
 	p->row_tiles = (p->n + p->tile_rows - 1) / p->tile_rows;
 	if (p->granule && (p->tile_rows / p->granule + 2) * byte_scale_stride(p->groups) * 4 > BYTE_SCALES_MAX)
 		return false;
-	for (p->stages = BYTE_STAGES_MAX; p->stages >= 2 * split; p->stages -= 2) {
+	for (p->stages = BYTE_STAGES_MAX; p->stages >= 2; p->stages--) {
 		p->shared_bytes = byte_shared_of(kind, p).end + 1024; /* to begin at a multiple of it */
 		if (p->shared_bytes <= BYTE_SHARED_MAX)
 			return true;
 	}
 	return false;
+}
+
+/* The maps of a product: weights as [panels][rows][128 bytes], activations likewise or, where WHOLE_X is not set, [rows][inputs],
+ * and their scales by group, [groups][rows]; X is read from STRIDE bytes to STRIDE bytes. */
+static inline struct tensor_layout byte_weight_map(const struct byte_product *p, const void *values, uint32_t stride)
+{
+	return { TENSOR_U8, 3, values, { BYTE_GROUP, p->n, stride / BYTE_GROUP }, { 0, stride, BYTE_GROUP },
+		{ BYTE_GROUP, p->tile_rows / p->boxes, p->panels }, SWIZZLE_128 };
+}
+static inline struct tensor_layout byte_input_map(enum byte_kind kind, const struct byte_product *p, const void *x, uint32_t stride)
+{
+	if (!byte_wide(kind))
+		return { TENSOR_U8, 3, x, { BYTE_GROUP, p->rows, stride / BYTE_GROUP }, { 0, stride, BYTE_GROUP },
+			{ BYTE_GROUP, p->token_tile, p->panels }, SWIZZLE_128 };
+	if (p->whole_x)
+		return { TENSOR_BF16, 3, x, { 64, p->rows, p->k / 64 }, { 0, stride, 128 }, { 64, p->token_tile, 2 * p->panels },
+			SWIZZLE_128 };
+	return { TENSOR_BF16, 2, x, { p->k, p->rows }, { 0, stride }, { 64, p->token_tile }, SWIZZLE_128 };
+}
+static inline struct tensor_layout byte_scale_map(const struct byte_product *p)
+{
+	return { TENSOR_F32, 2, p->x_scales, { p->x_scale_stride, p->groups }, { 0, p->x_scale_stride * (uint64_t)4 },
+		{ p->token_tile, p->panels }, SWIZZLE_NONE };
 }
 
 /* ---- How weights lie ---- */
@@ -216,7 +277,7 @@ struct byte_rounding {
 	const void *x;
 	uint8_t    *q;
 	float      *scales;
-	uint32_t    rows, width, x_stride, q_stride; /* multiples of 4 elements and 16 bytes; zeros behind width */
+	uint32_t    rows, width, x_stride, q_stride; /* multiples of 4 elements and of BYTE_ALIGN; zeros behind width */
 	uint32_t    scale_stride; /* of groups of 128 inputs; 0: one scale for a row */
 	float       fixed;        /* the scale; 0: amax / largest */
 	uint32_t   *mark;         /* as in struct byte_product */
@@ -230,8 +291,7 @@ __host__ __device__ static inline uint64_t byte_rounded_scales(uint64_t rows, ui
 }
 __host__ __device__ static inline uint64_t byte_rounded_bytes(uint64_t rows, uint32_t width)
 {
-	/* Scales of a whole tile of rows are read from any row on. */
-	return byte_rounded_scales(rows, width) + ((width + BYTE_GROUP - 1) / BYTE_GROUP * ((rows + 3) / 4 * 4) + BYTE_TOKENS_MAX) * 4;
+	return byte_rounded_scales(rows, width) + (width + BYTE_GROUP - 1) / BYTE_GROUP * ((rows + 3) / 4 * 4) * 4;
 }
 
 /* Blocks of byte_round_kernel along y. */
@@ -430,24 +490,18 @@ template <enum byte_kind KIND, int MT> __device__ static inline void byte_multip
 	wgmma_commit();
 }
 
-/* total += sum · (w · x): W[2] for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns. */
+/* total += sum · (w · x): W0 and W1 for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns. */
 template <int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1, const float *x)
 {
 #pragma unroll
 	for (int j = 0; j < MT / 8; j++) {
-		float x0 = x[8 * j], x1 = x[8 * j + 1];
+		float2 both = *(const float2 *)(x + 8 * j);
 
-		total[4 * j] = fmaf(sum[4 * j], w0 * x0, total[4 * j]);
-		total[4 * j + 1] = fmaf(sum[4 * j + 1], w0 * x1, total[4 * j + 1]);
-		total[4 * j + 2] = fmaf(sum[4 * j + 2], w1 * x0, total[4 * j + 2]);
-		total[4 * j + 3] = fmaf(sum[4 * j + 3], w1 * x1, total[4 * j + 3]);
+		total[4 * j] = fmaf(sum[4 * j], w0 * both.x, total[4 * j]);
+		total[4 * j + 1] = fmaf(sum[4 * j + 1], w0 * both.y, total[4 * j + 1]);
+		total[4 * j + 2] = fmaf(sum[4 * j + 2], w1 * both.x, total[4 * j + 2]);
+		total[4 * j + 3] = fmaf(sum[4 * j + 3], w1 * both.y, total[4 * j + 3]);
 	}
-}
-template <int MT> __device__ static inline void byte_promote(int32_t *total, const int32_t *sum, float, float, const float *)
-{
-#pragma unroll
-	for (int i = 0; i < MT / 2; i++)
-		total[i] += sum[i];
 }
 
 __device__ static inline void byte_store(const struct byte_product *p, uint32_t token, uint32_t row, float value)
@@ -466,11 +520,10 @@ __device__ static inline void byte_store(const struct byte_product *p, uint32_t 
 struct byte_place_in_ring {
 	uint32_t slot, parity;
 
-	__device__ void advance(uint32_t by, uint32_t stages)
+	__device__ void advance(uint32_t stages)
 	{
-		slot += by;
-		if (slot >= stages) {
-			slot -= stages;
+		if (++slot == stages) {
+			slot = 0;
 			parity ^= 1;
 		}
 	}
@@ -487,12 +540,13 @@ __device__ static inline void byte_release(mbarrier *empty, uint32_t lane)
 /* The producer's thread: all stages of all tiles of this block, one after the other.  Weights of the first ones are asked for
  * before activations are there. */
 template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const tensor_map *w_map, const tensor_map *x_map,
-    const struct byte_product *p, const struct byte_shared *s, char *shared)
+    const tensor_map *scale_map, const struct byte_product *p, const struct byte_shared *s, char *shared)
 {
 	mbarrier *full = (mbarrier *)(shared + s->barriers), *empty = full + p->stages;
 	uint32_t  tiles = p->row_tiles * p->token_tiles, mine = blockIdx.x < tiles ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
 	uint32_t  total = mine * p->steps, ahead = total < p->stages ? total : p->stages, box_rows = p->tile_rows / p->boxes;
-	uint32_t  bytes = s->stage_bytes + (p->x_scale_stride ? MT * 4 : 0);
+	uint32_t  bytes = s->stage_bytes + (p->x_scale_stride ? p->panels * MT * 4 : 0), halves = byte_wide(KIND) ? 2 * p->panels :
+	    p->panels;
 	/* Weights are read once, unless other tiles of rows follow; activations by every block. */
 	uint64_t  keep = cache_evict_last(), once = p->token_tiles > 1 ? keep : cache_evict_first();
 
@@ -504,7 +558,7 @@ template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const
 			dependency_wait();
 			byte_mark(p->mark, p->mark_value);
 		}
-		for (uint32_t i = 0; i < (pass ? total : ahead); i++, at.advance(1, p->stages)) {
+		for (uint32_t i = 0; i < (pass ? total : ahead); i++, at.advance(p->stages)) {
 			uint32_t tile = blockIdx.x + i / p->steps * gridDim.x, step = i % p->steps;
 			uint32_t first_row = tile / p->token_tiles * p->tile_rows, first_token = tile % p->token_tiles * MT;
 			char    *stage = shared + at.slot * s->stage_bytes;
@@ -514,43 +568,141 @@ template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const
 					barrier_wait(&empty[at.slot], at.parity);
 				barrier_expect(&full[at.slot], bytes);
 				for (uint32_t b = 0; b < p->boxes; b++)
-					tma_load_2d(stage + b * box_rows * BYTE_GROUP, w_map, (int)(step * BYTE_GROUP), (int)(first_row + b * box_rows),
+					tma_load_3d(stage + b * box_rows * BYTE_GROUP, w_map, 0, (int)(first_row + b * box_rows), (int)(step * p->panels),
 					    &full[at.slot], once);
 			}
 			if (!pass)
 				continue;
-			for (int half = 0; half < (byte_wide(KIND) ? 2 : 1); half++)
-				tma_load_2d(stage + s->activations + half * MT * 128, x_map, (int)(step * BYTE_GROUP) + half * 64, (int)first_token,
-				    &full[at.slot], keep);
-			if (p->x_scale_stride) /* behind the last group there are only zeros: any scale will do */
-				bulk_copy(shared + s->x_scales + at.slot * MT * 4,
-				    p->x_scales + (size_t)(step < p->groups ? step : p->groups - 1) * p->x_scale_stride + first_token, MT * 4,
-				    &full[at.slot]);
+			if (p->whole_x)
+				tma_load_3d(stage + s->activations, x_map, 0, (int)first_token, (int)(step * halves), &full[at.slot], keep);
+			else
+				for (uint32_t half = 0; half < halves; half++)
+					tma_load_2d(stage + s->activations + half * MT * 128, x_map, (int)((step * halves + half) * 64),
+					    (int)first_token, &full[at.slot], keep);
+			if (p->x_scale_stride)
+				tma_load_2d(shared + s->x_scales + at.slot * s->x_scale_bytes, scale_map, (int)first_token,
+				    (int)(step * p->panels), &full[at.slot], keep);
+		}
+	}
+}
+
+/* What a consumer's warp needs to know of its block. */
+struct byte_consumer {
+	const struct byte_product *p;
+	const struct byte_shared  *s;
+	char     *shared;
+	mbarrier *full, *empty;
+	uint32_t  lane;
+	struct byte_place_in_ring at;
+};
+
+/* Sums of int8 over all inputs: T tiles at W_AT. */
+template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte_sum(struct byte_consumer *c,
+    typename byte_types<KIND>::sum (*total)[MT / 2], const uint32_t *w_at)
+{
+	constexpr int P = byte_panels(KIND, MT, T);
+	const uint32_t panel = c->p->tile_rows * BYTE_GROUP;
+	uint32_t       before = 0;
+
+	for (uint32_t step = 0; step < c->p->steps; step++) {
+		const char *stage = c->shared + c->at.slot * c->s->stage_bytes, *x = stage + c->s->activations;
+
+		barrier_wait(&c->full[c->at.slot], c->at.parity);
+		wgmma_fence();
+#pragma unroll
+		for (int i = 0; i < 4 * P; i++)
+#pragma unroll
+			for (int t = 0; t < T; t++)
+				wgmma_ss<typename byte_types<KIND>::element, MT>(total[t],
+				    wgmma_descriptor(stage + i / 4 * panel + w_at[t] + i % 4 * 32, 16, 1024, SWIZZLE_128),
+				    wgmma_descriptor(x + i / 4 * (MT * BYTE_GROUP) + i % 4 * 32, 16, 1024, SWIZZLE_128), 1);
+		wgmma_commit();
+		wgmma_wait<1>();
+		if (step)
+			byte_release(&c->empty[before], c->lane);
+		before = c->at.slot;
+		c->at.advance(c->p->stages);
+	}
+	wgmma_wait<0>();
+#pragma unroll
+	for (int t = 0; t < T; t++)
+		wgmma_settle<MT / 2>(total[t]);
+	byte_release(&c->empty[before], c->lane);
+}
+
+/* Totals of panels' sums; W0 and W1: where in words scales of the upper and lower eight rows of a warp's sixteen are, at ONES if
+ * nothing has any. */
+template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte_total(struct byte_consumer *c,
+    float (*total)[MT / 2], const uint32_t *w_at, const uint32_t *w0, const uint32_t *w1)
+{
+	constexpr bool overlapped = byte_overlapped(KIND, MT, T);
+	constexpr int  P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), COUNT = S * P * T;
+	const struct byte_product *p = c->p;
+	const float   *words = (const float *)c->shared;
+	const uint32_t panel = p->tile_rows * BYTE_GROUP, x_bytes = byte_x_bytes(KIND, MT);
+	const uint32_t x_step = p->x_scale_stride ? MT : 0;
+	float          sum[2][MT / 2];
+
+	for (uint32_t step = 0; step < p->steps; step += S) {
+		uint32_t slot[S] = {}, x_scales[S] = {};
+
+		/* A round of stages, in which the tensor cores never wait for a sum to be added.  None of them reaches into the next
+		 * round: the compiler would not see which registers are theirs. */
+#pragma unroll
+		for (int j = 0; j <= COUNT; j++) {
+			const int i = overlapped ? j - 1 : j; /* the sum that is added */
+
+			if (j < COUNT) {
+				const int h = j / (P * T), q = j / T % P;
+
+				if (j % (P * T) == 0) {
+					slot[h] = c->at.slot;
+					x_scales[h] = p->x_scale_stride ? (c->s->x_scales + c->at.slot * c->s->x_scale_bytes) / 4 + c->lane % 4 * 2 :
+					    c->s->ones / 4 + c->lane % 4 * 2;
+					barrier_wait(&c->full[c->at.slot], c->at.parity);
+					c->at.advance(p->stages);
+				}
+				byte_multiply<KIND, MT>(sum[overlapped ? j % 2 : 0], c->shared + slot[h] * c->s->stage_bytes + q * panel + w_at[j % T],
+				    c->shared + slot[h] * c->s->stage_bytes + c->s->activations + q * x_bytes);
+			}
+			if (i >= 0 && i < COUNT) {
+				const int h = i / (P * T), q = i / T % P, t = i % T;
+				uint32_t  g = (step + h) * P + q;
+
+				if (overlapped && j < COUNT)
+					wgmma_wait<1>();
+				else
+					wgmma_wait<0>();
+				wgmma_settle<MT / 2>(sum[overlapped ? i % 2 : 0]);
+				g = p->granule ? g < p->groups ? g : p->groups - 1 : 0; /* behind the last group there are only zeros */
+				byte_promote<MT>(total[t], sum[overlapped ? i % 2 : 0], words[w0[t] + g], words[w1[t] + g],
+				    words + x_scales[h] + q * x_step);
+				if (i % (P * T) == P * T - 1)
+					byte_release(&c->empty[slot[h]], c->lane);
+			}
 		}
 	}
 }
 
 template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__((BYTE_WARPGROUPS + 1) * 128, 1)
-    byte_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map, const struct byte_product p)
+    byte_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map,
+        const __grid_constant__ tensor_map scale_map, const struct byte_product p)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	typedef typename byte_types<KIND>::sum S;
-	constexpr bool overlapped = !byte_wide(KIND); /* a sum is begun before the one before it is added */
-	constexpr int  R = byte_round(MT, T);
 	const struct byte_shared s = byte_shared_of(KIND, &p);
 	char      *shared = shared_memory() + (1024 - shared_address(shared_memory()) % 1024) % 1024;
 	mbarrier  *full = (mbarrier *)(shared + s.barriers), *empty = full + p.stages;
 	float     *words = (float *)shared, *ones = words + s.ones / 4, *w_scales = words + s.w_scales / 4;
-	S         *exchange = (S *)(shared + s.exchange);
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / 128, consumers = p.warpgroups * 128;
 	const uint32_t scale_stride = byte_scale_stride(p.groups);
-	struct byte_place_in_ring at = { p.split > 1 ? group : 0, 0 };
+	struct byte_consumer consumer = { &p, &s, shared, full, empty, lane, { 0, 0 } };
 
 	dependents_launch();
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < p.stages; i++) {
 			barrier_init(&full[i], 1);
-			barrier_init(&empty[i], 4 * p.warpgroups / p.split);
+			barrier_init(&empty[i], 4 * p.warpgroups);
 		}
 		fence_barrier_init();
 	}
@@ -560,14 +712,14 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 	if (group == p.warpgroups) {
 		registers_lower<24>();
 		if (threadIdx.x % 128 == 0)
-			byte_produce<KIND, MT>(&w_map, &x_map, &p, &s, shared);
+			byte_produce<KIND, MT>(&w_map, &x_map, &scale_map, &p, &s, shared);
 		return;
 	}
 	registers_raise<240>();
 	for (uint32_t tile = blockIdx.x; tile < p.row_tiles * p.token_tiles; tile += gridDim.x) {
 		const uint32_t first_row = tile / p.token_tiles * p.tile_rows, first_token = tile % p.token_tiles * MT;
 		const uint32_t first_granule = p.granule ? first_row / p.granule : 0;
-		S            total[T][MT / 2], sum[2][MT / 2];
+		S            total[T][MT / 2];
 		uint32_t     w0[T], w1[T], w_at[T]; /* where scales and values of this warp's rows are */
 
 		/* Scales of this tile's weights, which were there before the kernel began. */
@@ -582,7 +734,7 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 		}
 #pragma unroll
 		for (int t = 0; t < T; t++) {
-			uint32_t row = 64 * (p.split > 1 ? t : group + p.warpgroups * t), last = (p.n - 1) / (p.granule ? p.granule : 1);
+			uint32_t row = 64 * (group + p.warpgroups * t), last = (p.n - 1) / (p.granule ? p.granule : 1);
 			uint32_t upper, lower;
 
 			row = row < p.tile_rows ? row : 0; /* there are no such rows: any others, and nothing is stored */
@@ -596,68 +748,14 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 			for (int i = 0; i < MT / 2; i++)
 				total[t][i] = 0;
 		}
-		for (uint32_t step = p.split > 1 ? group : 0; step < p.steps; step += R * p.split) {
-			uint32_t slot[R], g[R], x_scales[R];
-
-			/* A round of stages, in which the tensor cores never wait for a sum to be added.  None of them reaches into the
-			 * next round: the compiler would not see which registers are theirs. */
-#pragma unroll
-			for (int j = 0; j < R * T; j++) {
-				const int h = j / T, t = j % T;
-
-				if (t == 0) {
-					slot[h] = at.slot;
-					x_scales[h] = p.x_scale_stride ? s.x_scales / 4 + at.slot * MT + lane % 4 * 2 : s.ones / 4;
-					g[h] = step + h * p.split;
-					g[h] = p.granule ? g[h] < p.groups ? g[h] : p.groups - 1 : 0;
-					barrier_wait(&full[at.slot], at.parity);
-					at.advance(p.split, p.stages);
-				}
-				byte_multiply<KIND, MT>(sum[overlapped ? j % 2 : 0], shared + slot[h] * s.stage_bytes + w_at[t],
-				    shared + slot[h] * s.stage_bytes + s.activations);
-				if (!overlapped) {
-					wgmma_wait<0>();
-					wgmma_settle<MT / 2>(sum[0]);
-					byte_promote<MT>(total[t], sum[0], words[w0[t] + g[h]], words[w1[t] + g[h]], words + x_scales[h]);
-					if (t == T - 1)
-						byte_release(&empty[slot[h]], lane);
-				} else if (j > 0) {
-					const int i = j - 1;
-
-					wgmma_wait<1>();
-					wgmma_settle<MT / 2>(sum[i % 2]);
-					byte_promote<MT>(total[i % T], sum[i % 2], words[w0[i % T] + g[i / T]], words[w1[i % T] + g[i / T]],
-					    words + x_scales[i / T]);
-					if (i % T == T - 1)
-						byte_release(&empty[slot[i / T]], lane);
-				}
-			}
-			if (overlapped) {
-				const int i = R * T - 1;
-
-				wgmma_wait<0>();
-				wgmma_settle<MT / 2>(sum[i % 2]);
-				byte_promote<MT>(total[i % T], sum[i % 2], words[w0[i % T] + g[i / T]], words[w1[i % T] + g[i / T]],
-					    words + x_scales[i / T]);
-				byte_release(&empty[slot[i / T]], lane);
-			}
-		}
-		if (p.split > 1) { /* the second warpgroup's total is added to the first one's */
-#pragma unroll
-			for (int i = 0; i < T * (MT / 2) && group == 1; i++)
-				exchange[i * 128 + threadIdx.x % 128] = total[i / (MT / 2)][i % (MT / 2)];
-			named_barrier_sync(1, consumers);
-#pragma unroll
-			for (int i = 0; i < T * (MT / 2) && group == 0; i++)
-				total[i / (MT / 2)][i % (MT / 2)] += exchange[i * 128 + threadIdx.x % 128];
-			named_barrier_sync(1, consumers);
-			if (group == 1)
-				continue;
-		}
+		if constexpr (KIND == BYTE_I8)
+			byte_sum<KIND, MT, T>(&consumer, total, w_at);
+		else
+			byte_total<KIND, MT, T>(&consumer, total, w_at, w0, w1);
 		dependency_wait(); /* the producer has waited, but not for what follows here */
 #pragma unroll
 		for (int t = 0; t < T; t++) {
-			uint32_t row = 64 * (p.split > 1 ? t : group + p.warpgroups * t) + warp % 4 * 16 + lane / 4;
+			uint32_t row = 64 * (group + p.warpgroups * t) + warp % 4 * 16 + lane / 4;
 
 #pragma unroll
 			for (int i = 0; i < MT / 2; i++) {

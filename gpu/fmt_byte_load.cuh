@@ -1,6 +1,6 @@
 /* fmt_byte_load.cuh: how a stack of weights of one byte lies on the device, and what brings stored bytes and scales there.
  *
- *      values   [rows of the stack][stride] bytes, a row padded with zeroes to 16; wide ones in the order of byte_place
+ *      values   [rows of the stack][stride] bytes, a row padded with zeroes to 128; wide ones in the order of byte_place
  *      scales   float32, one for each row, or [granules][scale_stride ≥ groups of 128 inputs] (fmt_byte.cuh)
  *
  * A granule never spans two scales of the file: it divides what parts of the stack, windows and blocks begin at.  e4m3 has two
@@ -14,7 +14,7 @@
 #include "gpu/decode.cuh"
 #include "gpu/fmt_byte.cuh"
 
-enum { BYTE_LOAD_THREADS = 256, BYTE_PIECE_ROWS = 128 /* the largest granule */ };
+enum { BYTE_LOAD_THREADS = 256, BYTE_LOAD_PACK = 16 /* bytes of a thread */, BYTE_PIECE_ROWS = 128 /* the largest granule */ };
 
 struct byte_layout {
 	enum byte_kind kind;
@@ -97,7 +97,7 @@ static inline bool byte_layout_of(const struct weight_desc *parts, uint32_t coun
 	for (product.rows = 1; product.rows <= BYTE_TOKENS_MAX; product.rows *= 2) {
 		struct byte_product cut = product;
 
-		if (!byte_cut(layout.kind, 1, byte_split(layout.rows), &cut))
+		if (!byte_cut(layout.kind, 1, &cut))
 			return false;
 	}
 	*ret = layout;
@@ -128,7 +128,7 @@ static __global__ void __launch_bounds__(BYTE_LOAD_THREADS) byte_place_kernel(st
     float *scales, uint32_t granule, uint32_t scale_stride, int wide)
 {
 	uint64_t       at = (uint64_t)blockIdx.x * BYTE_LOAD_THREADS + threadIdx.x;
-	uint32_t       packs = stride / BYTE_ALIGN, row = (uint32_t)(at / packs), first = (uint32_t)(at % packs) * BYTE_ALIGN;
+	uint32_t       packs = stride / BYTE_LOAD_PACK, row = (uint32_t)(at / packs), first = (uint32_t)(at % packs) * BYTE_LOAD_PACK;
 	uint32_t       stack_row = p.stack_row + p.first_row + row, stored_row = p.corner_row + p.first_row + row;
 	const uint8_t *from;
 	uint8_t       *to = values + (uint64_t)stack_row * stride + first;
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(BYTE_LOAD_THREADS) byte_place_kernel(st
 	if (row >= p.rows)
 		return;
 	from = p.values + (stored_row - p.first_line) * p.pitch + (p.corner_column - p.first_unit + first);
-	for (uint32_t i = 0; i < BYTE_ALIGN; i++) {
+	for (uint32_t i = 0; i < BYTE_LOAD_PACK; i++) {
 		uint32_t k = wide ? byte_place(i) : i;
 		uint8_t  byte = first + k < p.columns ? from[k] : 0;
 

@@ -190,8 +190,7 @@ static struct world make_world(enum byte_kind kind, uint32_t n, uint32_t k, uint
 	world.x.assign((size_t)rows * world.stride, 0);
 	world.x_wide.assign((size_t)rows * world.stride, __float2bfloat16(0));
 	world.w_scales.resize(granule ? (size_t)granules * byte_scale_stride(groups) : n);
-	/* Whoever copies scales of a whole tile of rows copies behind the last ones. */
-	world.x_scales.assign(by_group ? (size_t)groups * world.x_scale_stride + BYTE_TOKENS_MAX : rows, 1);
+	world.x_scales.assign(by_group ? (size_t)groups * world.x_scale_stride : rows, 1);
 	for (uint32_t r = 0; r < n; r++)
 		for (uint32_t c = 0; c < k; c++)
 			world.w[(size_t)r * world.stride + c] = random_byte(&random, kind);
@@ -224,45 +223,39 @@ static struct world make_world(enum byte_kind kind, uint32_t n, uint32_t k, uint
 	return world;
 }
 
-static struct tensor_layout layout_of(enum tensor_type type, const void *data, uint32_t columns, uint32_t rows,
-    uint32_t stride_bytes,
-    uint32_t box_columns, uint32_t box_rows)
-{
-	struct tensor_layout layout = { type, 2, data, { columns, rows }, { 0, stride_bytes }, { box_columns, box_rows }, SWIZZLE_128 };
-	return layout;
-}
-
-template <enum byte_kind KIND> static const char *run_kernel(const struct byte_product &p, uint32_t blocks, const tensor_map &w,
-    const tensor_map &x, const std::vector<emulate_range> &before, uint64_t seed)
+template <enum byte_kind KIND> static const char *run_kernel(const struct byte_product &p, uint32_t blocks,
+    const tensor_map maps[3], const std::vector<emulate_range> &before, uint64_t seed)
 {
 	dim3            block((p.warpgroups + 1) * 128);
 	emulate_options options = { .seed = seed, .before = before };
 
 #define RUN(MT, T) \
 	if (p.token_tile == MT && p.tiles == T) \
-		return emulate(dim3(blocks), block, p.shared_bytes, options, [&] { byte_kernel<KIND, MT, T>(w, x, p); });
+		return emulate(dim3(blocks), block, p.shared_bytes, options, [&] { byte_kernel<KIND, MT, T>(maps[0], maps[1], maps[2], p); });
 	RUN(8, 1) RUN(8, 3) RUN(16, 1) RUN(16, 3) RUN(32, 1) RUN(32, 3) RUN(64, 1) RUN(64, 3) RUN(128, 1)
+	if constexpr (!byte_wide(KIND)) {
+		RUN(128, 2)
+	}
 #undef RUN
 	return "no such instance";
 }
 
 /* Rows FIRST … FIRST + ROWS of the world's product: y [rows][n], or what is wrong. */
-static std::vector<float> run(const struct world &world, uint32_t first, uint32_t rows, uint32_t multiprocessors, uint32_t split,
-    uint64_t seed,
+static std::vector<float> run(const struct world &world, uint32_t first, uint32_t rows, uint32_t multiprocessors, uint64_t seed,
     uint32_t *ret_tiles = NULL)
 {
 	uint32_t            y_stride = world.n + 5, groups = (world.k + 127) / 128;
 	bool                wide = byte_wide(world.kind);
 	std::vector<float>  y((size_t)rows * y_stride, 12345), result((size_t)rows * world.n), x_scales;
 	struct byte_product p = {};
-	struct tensor_layout layout;
-	tensor_map          w_map, x_map;
+	struct tensor_layout layouts[3];
+	tensor_map          maps[3];
 	const char         *error;
 
 	/* Scales of those rows alone. */
 	p.x_scale_stride = world.x_scale_stride ? (rows + 3) / 4 * 4 : 0;
 	if (p.x_scale_stride) {
-		x_scales.assign((size_t)groups * p.x_scale_stride + BYTE_TOKENS_MAX, 1);
+		x_scales.assign((size_t)groups * p.x_scale_stride, 1);
 		for (uint32_t g = 0; g < groups; g++)
 			for (uint32_t r = 0; r < rows; r++)
 				x_scales[(size_t)g * p.x_scale_stride + r] = world.x_scales[(size_t)g * world.x_scale_stride + first + r];
@@ -278,18 +271,16 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	p.rows = rows;
 	p.y_stride = y_stride;
 	p.granule = world.granule;
-	if (!byte_cut(world.kind, multiprocessors, split, &p)) {
+	if (!byte_cut(world.kind, multiprocessors, &p)) {
 		CHECK(false, "%s %u × %u: no cut", kind_names[world.kind], world.n, world.k);
 		return result;
 	}
-	layout = layout_of(TENSOR_U8, (wide ? world.w_placed : world.w).data(), world.stride, world.n, world.stride, BYTE_GROUP,
-	    p.tile_rows / p.boxes);
-	CHECK(tensor_map_encode(&layout, &w_map) == 0, "a map of weights");
-	layout = wide ? layout_of(TENSOR_BF16, world.x_wide.data() + (size_t)first * world.stride, world.k, rows, world.stride * 2, 64,
-	    p.token_tile)
-	              : layout_of(TENSOR_U8, world.x.data() + (size_t)first * world.stride, world.k, rows, world.stride, BYTE_GROUP,
-	              p.token_tile);
-	CHECK(tensor_map_encode(&layout, &x_map) == 0, "a map of activations");
+	layouts[0] = byte_weight_map(&p, (wide ? world.w_placed : world.w).data(), world.stride);
+	layouts[1] = wide ? byte_input_map(world.kind, &p, world.x_wide.data() + (size_t)first * world.stride, world.stride * 2) :
+	    byte_input_map(world.kind, &p, world.x.data() + (size_t)first * world.stride, world.stride);
+	layouts[2] = p.x_scale_stride ? byte_scale_map(&p) : layouts[1];
+	for (int i = 0; i < 3; i++)
+		CHECK(tensor_map_encode(&layouts[i], &maps[i]) == 0, "map %d", i);
 	if (ret_tiles)
 		*ret_tiles = p.tiles;
 	uint32_t tiles = p.row_tiles * p.token_tiles, blocks = tiles < multiprocessors ? tiles : multiprocessors;
@@ -301,10 +292,10 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	else
 		before.push_back({ (void *)&world.x[(size_t)first * world.stride], (size_t)rows * world.stride });
 	switch (world.kind) {
-	case BYTE_F8: error = run_kernel<BYTE_F8>(p, blocks, w_map, x_map, before, seed); break;
-	case BYTE_I8: error = run_kernel<BYTE_I8>(p, blocks, w_map, x_map, before, seed); break;
-	case BYTE_F8_WIDE: error = run_kernel<BYTE_F8_WIDE>(p, blocks, w_map, x_map, before, seed); break;
-	default: error = run_kernel<BYTE_I8_WIDE>(p, blocks, w_map, x_map, before, seed);
+	case BYTE_F8: error = run_kernel<BYTE_F8>(p, blocks, maps, before, seed); break;
+	case BYTE_I8: error = run_kernel<BYTE_I8>(p, blocks, maps, before, seed); break;
+	case BYTE_F8_WIDE: error = run_kernel<BYTE_F8_WIDE>(p, blocks, maps, before, seed); break;
+	default: error = run_kernel<BYTE_I8_WIDE>(p, blocks, maps, before, seed);
 	}
 	CHECK(!error, "%s %u × %u, %u rows, seed %llu: %s", kind_names[world.kind], world.n, world.k, rows, (unsigned long long)seed,
 	    error ? error : "");
@@ -329,27 +320,26 @@ static void compare(const struct world &world, uint32_t first, uint32_t rows, co
 }
 
 static void case_product(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t rows, uint32_t granule, bool by_group, bool extreme,
-    uint32_t multiprocessors, uint32_t split, unsigned seeds)
+    uint32_t multiprocessors, unsigned seeds)
 {
 	struct world world = make_world(kind, n, k, rows, granule, by_group, extreme, n * 31 + k * 7 + rows);
 
 	for (unsigned seed = 1; seed <= seeds; seed++)
-		compare(world, 0, rows, run(world, 0, rows, multiprocessors, split, seed));
+		compare(world, 0, rows, run(world, 0, rows, multiprocessors, seed));
 }
 
 /* A row alone, with neighbours, and in tiles of every size: the same bits. */
-static void case_invariance(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t granule, bool by_group, uint32_t multiprocessors,
-    uint32_t split)
+static void case_invariance(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t granule, bool by_group, uint32_t multiprocessors)
 {
-	static const uint32_t counts[] = { 8, 9, 31, 64, 70 };
-	struct world          world = make_world(kind, n, k, 70, granule, by_group, false, 99);
+	static const uint32_t counts[] = { 8, 9, 31, 64, 70, 150 };
+	struct world          world = make_world(kind, n, k, 150, granule, by_group, false, 99);
 	std::vector<float>    alone[3];
 	static const uint32_t which[] = { 0, 5, 7 };
 
 	for (int i = 0; i < 3; i++)
-		alone[i] = run(world, which[i], 1, multiprocessors, split, 3);
+		alone[i] = run(world, which[i], 1, multiprocessors, 3);
 	for (uint32_t count : counts) {
-		std::vector<float> y = run(world, 0, count, multiprocessors, split, count);
+		std::vector<float> y = run(world, 0, count, multiprocessors, count);
 
 		for (int i = 0; i < 3; i++)
 			CHECK(memcmp(&y[(size_t)which[i] * n], alone[i].data(), n * sizeof(float)) == 0,
@@ -453,7 +443,7 @@ static void case_load(struct stored_matrix *parts, uint32_t count, enum byte_kin
 			wrong = emulate(dim3((uint32_t)((threads + BYTE_LOAD_THREADS - 1) / BYTE_LOAD_THREADS)), dim3(BYTE_LOAD_THREADS), 0,
 			    { .seed = k }, [&] { byte_scales_kernel(piece, scales.data(), layout.granule, layout.scale_stride); });
 			CHECK(!wrong, "scales: %s", wrong ? wrong : "");
-			threads = (uint64_t)piece.rows * (layout.stride / BYTE_ALIGN);
+			threads = (uint64_t)piece.rows * (layout.stride / BYTE_LOAD_PACK);
 			wrong = emulate(dim3((uint32_t)((threads + BYTE_LOAD_THREADS - 1) / BYTE_LOAD_THREADS)), dim3(BYTE_LOAD_THREADS), 0,
 			    { .seed = k }, [&] { byte_place_kernel(piece, values.data(), layout.stride, scales.data(), layout.granule,
 			    layout.scale_stride, byte_wide(layout.kind)); });
@@ -529,14 +519,14 @@ static void case_refused(void)
 	struct byte_product p = {};
 
 	p.n = 64, p.k = 1 << 17, p.rows = 1;
-	CHECK(!byte_cut(BYTE_I8, 132, 1, &p), "sums that do not fit into int32");
-	CHECK(byte_cut(BYTE_F8, 132, 1, &p) && p.shared_bytes <= BYTE_SHARED_MAX, "as many inputs of e4m3");
+	CHECK(!byte_cut(BYTE_I8, 132, &p), "sums that do not fit into int32");
+	CHECK(byte_cut(BYTE_F8, 132, &p) && p.shared_bytes <= BYTE_SHARED_MAX, "as many inputs of e4m3");
 	p.granule = 12;
-	CHECK(!byte_cut(BYTE_F8, 132, 1, &p), "a granule of 12");
+	CHECK(!byte_cut(BYTE_F8, 132, &p), "a granule of 12");
 	p.granule = 8, p.n = 6144;
-	CHECK(!byte_cut(BYTE_F8, 132, 1, &p), "more scales than there is room for");
+	CHECK(!byte_cut(BYTE_F8, 132, &p), "more scales than there is room for");
 	p.granule = 0, p.rows = 0;
-	CHECK(!byte_cut(BYTE_F8, 132, 1, &p), "no rows");
+	CHECK(!byte_cut(BYTE_F8, 132, &p), "no rows");
 	for (uint32_t n = 1; n < 160000; n = n * 5 / 3 + 1)
 		for (uint32_t rows = 1; rows < 5000; rows = rows * 2 + 1)
 			for (int kind = 0; kind < 4; kind++) {
@@ -544,13 +534,13 @@ static void case_refused(void)
 
 				q.n = n, q.k = 6144, q.rows = rows, q.granule = kind == BYTE_I8 ? 0 : 128, q.x_scale_stride = kind == BYTE_F8 ?
 				    4 * ((rows + 3) / 4) : 0;
-				CHECK(byte_cut((enum byte_kind)kind, 132, byte_split(n), &q), "%s, %u outputs, %u rows", kind_names[kind], n, rows);
+				CHECK(byte_cut((enum byte_kind)kind, 132, &q), "%s, %u outputs, %u rows", kind_names[kind], n, rows);
 				CHECK(q.tile_rows % 8 == 0 && q.tile_rows / q.boxes <= 256 && (uint64_t)q.row_tiles * q.tile_rows >= n &&
-				    q.token_tiles * q.token_tile >= rows && q.stages % 2 == 0 && q.stages >= 2 * q.split &&
-				    q.steps % (2 * q.split) == 0 &&
-				    q.tile_rows <= 64 * q.tiles * (q.warpgroups / q.split) && q.shared_bytes <= BYTE_SHARED_MAX &&
-				    (q.stages - 1) * byte_shared_of((enum byte_kind)kind, &q).stage_bytes + (q.tile_rows + 63) / 64 * 64 *
-				    BYTE_GROUP + 1024 <= q.shared_bytes, "the cut of %u outputs, %u rows", n, rows);
+				    q.token_tiles * q.token_tile >= rows && q.stages >= 2 && q.steps * q.panels >= q.groups &&
+				    q.steps % byte_round((enum byte_kind)kind, q.token_tile, q.tiles) == 0 &&
+				    q.tile_rows <= 64 * q.tiles * q.warpgroups && q.shared_bytes <= BYTE_SHARED_MAX &&
+				    (q.stages - 1) * byte_shared_of((enum byte_kind)kind, &q).stage_bytes + ((q.panels - 1) * q.tile_rows +
+				    (q.tile_rows + 63) / 64 * 64) * BYTE_GROUP + 1024 <= q.shared_bytes, "the cut of %u outputs, %u rows", n, rows);
 			}
 }
 
@@ -573,23 +563,24 @@ int main(void)
 		enum byte_kind k = (enum byte_kind)kind;
 		bool           blocks = k != BYTE_I8, groups = k == BYTE_F8;
 
-		case_product(k, 1, 1, 1, 0, false, false, 3, 2, 2);
-		case_product(k, 77, 576, 3, 0, false, false, 3, 1, 3);
-		case_product(k, 77, 576, 3, 0, false, true, 3, 2, 3);
-		case_product(k, 200, 200, 17, blocks ? 64 : 0, groups, false, 2, 1, 2);
-		case_product(k, 200, 1100, 33, blocks ? 128 : 0, groups, true, 2, 2, 2);
-		case_product(k, 530, 300, 64, blocks ? 16 : 0, groups, false, 2, 1, 2);  /* three tiles a warpgroup, two boxes */
-		case_product(k, 410, 260, 12, blocks ? 128 : 0, false, false, 2, 2, 1);  /* three tiles, shared inputs */
-		case_product(k, 150, 330, 131, blocks ? 128 : 0, groups, false, 2, 1, 1); /* tiles of 128 rows */
-		case_product(k, 150, 330, 70, 0, false, false, 2, 2, 1);
-		case_product(k, 24, 3072, 1, 0, false, false, 3, 2, 1);  /* 64 rows are read of the last stage's 8 */
-		case_product(k, 144, 3072, 1, 0, false, false, 2, 1, 1); /* and of 72 the second 64 */
-		case_invariance(k, 137, 576, blocks ? 64 : 0, groups, 2, 1);
-		case_invariance(k, 137, 576, blocks ? 128 : 0, groups, 2, 2);
-		case_invariance(k, 300, 200, 0, false, 1, 1);
+		case_product(k, 1, 1, 1, 0, false, false, 3, 2);
+		case_product(k, 77, 576, 3, 0, false, false, 3, 3);
+		case_product(k, 77, 576, 3, 0, false, true, 3, 3);
+		case_product(k, 200, 200, 17, blocks ? 64 : 0, groups, false, 2, 2);
+		case_product(k, 200, 1100, 33, blocks ? 128 : 0, groups, true, 2, 2);
+		case_product(k, 530, 300, 64, blocks ? 16 : 0, groups, false, 2, 2);   /* three tiles a warpgroup, two boxes */
+		case_product(k, 410, 260, 12, blocks ? 128 : 0, false, false, 2, 1);
+		case_product(k, 150, 330, 131, blocks ? 128 : 0, groups, false, 2, 1); /* tiles of 128 rows */
+		case_product(k, 500, 330, 131, blocks ? 128 : 0, groups, false, 4, 2); /* of 256 outputs, if bytes are multiplied */
+		case_product(k, 150, 330, 70, 0, false, false, 2, 1);
+		case_product(k, 24, 3072, 1, 0, false, false, 3, 1);  /* 64 rows are read of the last panel's 8 */
+		case_product(k, 144, 3072, 1, 0, false, false, 2, 1); /* and of 72 the second 64 */
+		case_invariance(k, 137, 576, blocks ? 64 : 0, groups, 2);
+		case_invariance(k, 137, 1100, blocks ? 128 : 0, groups, 2);
+		case_invariance(k, 300, 200, 0, false, 1);
 	}
-	case_product(BYTE_F8, 90, 400, 5, 0, true, false, 2, 1, 2); /* scales by output and by group */
-	case_product(BYTE_F8, 90, 400, 5, 32, false, false, 2, 2, 2); /* by block and by row */
+	case_product(BYTE_F8, 90, 400, 5, 0, true, false, 2, 2); /* scales by output and by group */
+	case_product(BYTE_F8, 90, 400, 5, 32, false, false, 2, 2); /* by block and by row */
 	printf("%u checks\n", checks);
 	return finish("test_fmt_byte");
 }
