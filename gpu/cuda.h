@@ -144,6 +144,8 @@ struct cuda_rows {
 	const float *bias, *norm, *q_norm, *k_norm;
 	float        norm_eps, head_eps;
 	uint32_t     q_heads, kv_heads;
+	enum weight_input wants;   /* what the last product with weights of one byte wanted done to it */
+	enum weight_input rounded; /* what was done: the bytes are in scratch if it is cuda_backend.rounded */
 };
 
 struct cuda_kv {
@@ -279,6 +281,7 @@ struct cuda_backend {
 	struct cuda_scratch    scratch;
 	struct linear_plan    *linear;
 	struct byte_plans     *byte_plans; /* fmt_byte.cu */
+	const struct cuda_rows *rounded;   /* whose rows scratch.rounded has as bytes; NULL: nobody's */
 	struct upload         *upload;
 	struct load           *load;
 	struct vector_staging  vectors;
@@ -414,9 +417,15 @@ enum status int4_embed(struct cuda_backend *cuda, const struct backend_weight *w
 extern const struct weight_layout layout_bytes;
 /* What ROWS inputs of linear layers take at most when they were rounded to bytes. */
 uint64_t    byte_scratch_bytes(const struct cuda_backend *cuda, uint64_t rows, uint32_t width);
-/* As linear_run, of a matrix of bytes; rounds X itself where the checkpoint wants that. */
-enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,
-    void *y, uint32_t y_stride, int to_float);
+/* As linear_run, of a matrix of bytes; rounds X itself where the checkpoint wants that, unless it is that of OF, which may be
+ * NULL, and was rounded before. */
+enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float);
+/* Where a kernel that writes all of ROWS, for the rows of the step, rounds them to as well: nowhere if nobody wants that.  When
+ * it was launched, and rows_written, byte_rounded_by. */
+struct byte_target;
+struct byte_target byte_target_of(struct cuda_backend *cuda, const struct cuda_rows *rows);
+void        byte_rounded_by(struct cuda_backend *cuda, struct cuda_rows *rows, const struct byte_target *target);
 /* The same product by cuBLASLt, by ALGO or, NULL, its own choice, of inputs that are rounded once: rows are padded to a multiple of
  * 4, Y [padded rows][y_stride] has room for 4 bytes each, and of int8 it gets unscaled sums.  False: it has none. */
 struct byte_library {
@@ -428,8 +437,8 @@ struct byte_library {
 		float   *scales;
 	} rounded;
 };
-bool        byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
-    uint32_t rows, uint32_t y_stride, int to_float, const cublasLtMatmulAlgo_t *algo, struct byte_library *ret);
+bool        byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, uint32_t y_stride, int to_float, const cublasLtMatmulAlgo_t *algo, struct byte_library *ret);
 bool        byte_library_run(struct cuda_backend *cuda, const struct byte_library *library, const struct backend_weight *w,
     void *y);
 void        byte_library_end(struct byte_library *library);
@@ -442,7 +451,7 @@ enum status byte_embed(struct cuda_backend *cuda, const struct backend_weight *w
 enum status rows_settle(struct cuda_backend *cuda, struct cuda_rows *rows);
 void        rows_written(struct cuda_rows *rows); /* DATA holds all of it */
 enum status rows_norm(struct cuda_backend *cuda, struct cuda_rows *x, struct cuda_rows *residual, const float *w,
-    float eps, void *y, uint32_t y_stride, uint32_t rows, const int32_t *chosen);
+    float eps, void *y, uint32_t y_stride, uint32_t rows, const int32_t *chosen, const struct byte_target *round);
 enum status rows_round(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t stride,
     uint32_t rows, void *ret);
 enum status cuda_read_bandwidth(struct backend *b, double *ret);

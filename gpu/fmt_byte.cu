@@ -144,34 +144,64 @@ static byte_function *find_kernel(enum byte_kind kind, const struct byte_product
 	return NULL;
 }
 
-/* Rounds ROWS rows of X for W: bytes in the step's scratch, *RET_STRIDE apart, and scales behind them. */
-static enum status round_rows(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
-    uint32_t rows,
-    struct byte_rounding *ret)
+/* ROWS rows of activations rounded as INPUT says: where they go. */
+static struct byte_rounding rounding_of(const struct cuda_backend *cuda, enum weight_input input, uint32_t rows, uint32_t width)
 {
 	struct byte_rounding r = {};
-	dim3                 grid(rows);
+
+	r.q = (uint8_t *)cuda->scratch.rounded;
+	r.scales = (float *)(r.q + byte_rounded_scales(rows, width));
+	r.rows = rows;
+	r.width = width;
+	r.q_stride = byte_round_up(width, BYTE_ALIGN);
+	r.scale_stride = input == WEIGHT_INPUT_F8_GROUP ? (rows + 3) / 4 * 4 : 0;
+	return r;
+}
+
+struct byte_target byte_target_of(struct cuda_backend *cuda, const struct cuda_rows *rows)
+{
+	struct byte_rounding r = rounding_of(cuda, rows->wants, cuda->step.rows, rows->width);
+	struct byte_target   target = { r.q, r.scales, r.q_stride, r.scale_stride, rows->wants == WEIGHT_INPUT_I8_TOKEN };
+
+	if (rows->wants == WEIGHT_INPUT_FLOAT || rows->width > cuda->scratch.limits.width || r.rows > cuda->scratch.limits.rows)
+		target = {};
+	return target;
+}
+
+void byte_rounded_by(struct cuda_backend *cuda, struct cuda_rows *rows, const struct byte_target *target)
+{
+	if (target->q) {
+		rows->rounded = rows->wants;
+		cuda->rounded = rows;
+	}
+}
+
+/* Rounds ROWS rows of X, which are those of OF if it is not NULL, for W: bytes in the step's scratch, and scales behind them. */
+static enum status round_rows(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, struct byte_rounding *ret)
+{
+	struct byte_rounding r = rounding_of(cuda, w->input, rows, w->columns);
+	dim3                 grid(rows, byte_round_blocks(&r));
+	enum weight_input    wanted = w->input_scale > 0 ? WEIGHT_INPUT_FLOAT : w->input; /* of those with a scale every weight has its own */
 	enum status          status = STATUS_INTERNAL;
 
 	r.x = x;
-	r.q = (uint8_t *)cuda->scratch.rounded;
-	r.scales = (float *)(r.q + byte_rounded_scales(rows, w->columns));
-	r.rows = rows;
-	r.width = w->columns;
 	r.x_stride = x_stride;
-	r.q_stride = byte_round_up(w->columns, BYTE_ALIGN);
-	r.scale_stride = w->input == WEIGHT_INPUT_F8_GROUP ? (rows + 3) / 4 * 4 : 0;
 	r.fixed = w->input_scale;
+	*ret = r;
+	if (of && of == cuda->rounded && of->rounded != WEIGHT_INPUT_FLOAT && of->rounded == wanted)
+		return STATUS_OK;
 	r.mark = cuda->marks_device ? &cuda->marks_device->begun : NULL;
 	r.mark_value = fault_mark(FAULT_ROUND, ++cuda->step.launches);
-	grid.y = byte_round_blocks(&r);
-	*ret = r;
 	if (w->byte.kind == BYTE_I8)
 		FOR_DTYPE(cuda, T, status = launch(cuda, "rounding of inputs", cuda->step.dependent, byte_round_kernel<T, true>, grid,
-		    BYTE_ROUND_THREADS, 0, r));
+		    byte_round_threads(&r), 0, r));
 	else
 		FOR_DTYPE(cuda, T, status = launch(cuda, "rounding of inputs", cuda->step.dependent, byte_round_kernel<T, false>, grid,
-		    BYTE_ROUND_THREADS, 0, r));
+		    byte_round_threads(&r), 0, r));
+	cuda->rounded = of;
+	if (of)
+		of->rounded = of->wants = wanted;
 	return status;
 }
 
@@ -214,8 +244,8 @@ static bool set_scales(const struct backend_weight *w, const struct byte_library
 	    set_attribute(library->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* it would lose a digit */
 }
 
-bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,
-    uint32_t y_stride, int to_float, const cublasLtMatmulAlgo_t *algo, struct byte_library *ret)
+bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, uint32_t y_stride, int to_float, const cublasLtMatmulAlgo_t *algo, struct byte_library *ret)
 {
 	bool              i8 = w->byte.kind == BYTE_I8;
 	cudaDataType_t    type = i8 ? CUDA_R_8I : CUDA_R_8F_E4M3, output = i8 ? CUDA_R_32I : to_float || cuda->dtype == DTYPE_F32 ?
@@ -229,7 +259,7 @@ bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *
 	cublasLtMatmulHeuristicResult_t result;
 
 	*ret = {};
-	if (byte_wide((enum byte_kind)w->byte.kind) || round_rows(cuda, w, x, x_stride, rows, &rounded))
+	if (byte_wide((enum byte_kind)w->byte.kind) || round_rows(cuda, w, of, x, x_stride, rows, &rounded))
 		return false;
 	ret->rounded.q = rounded.q;
 	ret->rounded.scales = rounded.scales;
@@ -275,10 +305,8 @@ uint64_t byte_scratch_bytes(const struct cuda_backend *cuda, uint64_t rows, uint
 	return cuda->kernels == KERNELS_OWN ? byte_rounded_bytes(rows, width) : 0;
 }
 
-static enum status run_own(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
-    uint32_t rows,
-    void *y,
-    uint32_t y_stride, int to_float)
+static enum status run_own(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
 {
 	enum byte_kind       kind = (enum byte_kind)w->byte.kind;
 	struct byte_rounding rounded = {};
@@ -288,7 +316,7 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 	tensor_map           maps[3];
 	uint32_t             blocks;
 
-	if (!byte_wide(kind) && round_rows(cuda, w, x, x_stride, rows, &rounded))
+	if (!byte_wide(kind) && round_rows(cuda, w, of, x, x_stride, rows, &rounded))
 		return cuda->fault;
 	p.w_scales = w->byte.scales;
 	p.x_scales = rounded.scales;
@@ -380,9 +408,9 @@ static enum status ask_library(struct cuda_backend *cuda, const struct backend_w
 		return STATUS_OK; /* ours serves */
 	}
 	rows_random(cuda, (void *)x, (uint64_t)rows * x_stride, 1, 42);
-	if (!run_own(cuda, w, x, x_stride, rows, y, y_stride, to_float) &&
+	if (!run_own(cuda, w, NULL, x, x_stride, rows, y, y_stride, to_float) &&
 	    !cuda_check(cuda, cudaMemcpyAsync(row, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") &&
-	    byte_library_begin(cuda, w, x, x_stride, rows, y_stride, to_float, NULL, &library)) {
+	    byte_library_begin(cuda, w, NULL, x, x_stride, rows, y_stride, to_float, NULL, &library)) {
 		plan.algo = library.algo;
 		plan.agrees = byte_library_run(cuda, &library, w, y) &&
 		    !cuda_check(cuda, cudaMemcpyAsync(row + bytes, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") &&
@@ -395,8 +423,8 @@ static enum status ask_library(struct cuda_backend *cuda, const struct backend_w
 	return cuda->fault;
 }
 
-enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,
-    void *y, uint32_t y_stride, int to_float)
+enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
 {
 	const struct backend_limits *limits = &cuda->scratch.limits;
 	const struct byte_plan      *plan = find_plan(cuda, w, rows, to_float);
@@ -411,14 +439,14 @@ enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, 
 	    (w->columns > limits->width || (rows > limits->rows && rows > limits->logit_rows)))
 		return STATUS_INVALID;
 	if (may && plan && plan->agrees &&
-	    byte_library_begin(cuda, w, x, x_stride, rows, y_stride, to_float, &plan->algo, &library)) {
+	    byte_library_begin(cuda, w, of, x, x_stride, rows, y_stride, to_float, &plan->algo, &library)) {
 		bool done = byte_library_run(cuda, &library, w, y);
 
 		byte_library_end(&library);
 		if (done)
 			return cuda_launched(cuda, "linear");
 	}
-	status = run_own(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+	status = run_own(cuda, w, of, x, x_stride, rows, y, y_stride, to_float);
 	if (!status && may && !plan && cuda->rehearsing && !cuda->step.recording)
 		status = ask_library(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	return status;

@@ -1,4 +1,5 @@
-/* fmt_byte.cuh: products with weights of one byte, float8 e4m3 and int8, and the rounding of activations to such bytes.
+/* fmt_byte.cuh: products with weights of one byte, float8 e4m3 and int8, and the rounding of activations to such bytes, where
+ * nothing before them did it (byte_round.cuh).
  * Owns the kernels, how a product is cut, and how values and scales lie.  Does not own memory, launches or which product
  * goes through them (fmt_byte.cu).  Invariant: a row's bits do not depend on how many rows are multiplied with it.
  *
@@ -30,7 +31,7 @@
 #ifndef PENSTOCK_GPU_FMT_BYTE_CUH
 #define PENSTOCK_GPU_FMT_BYTE_CUH
 
-#include "gpu/device.cuh"
+#include "gpu/byte_round.cuh"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -45,8 +46,6 @@ enum byte_kind {
 enum byte_output { BYTE_OUT_F32, BYTE_OUT_BF16, BYTE_OUT_F16 };
 
 enum {
-	BYTE_GROUP = 128,        /* inputs of a stage, and of a scale */
-	BYTE_ALIGN = 128,        /* rows of weights and of rounded activations are padded to it, with zeros */
 	BYTE_WARPGROUPS = 2,     /* at most */
 	BYTE_STAGES_MAX = 24,
 	BYTE_TOKENS_MAX = 128,   /* of a tile */
@@ -56,8 +55,10 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
-	BYTE_ROUND_THREADS = 256,
-	BYTE_ROUND_GROUPS = BYTE_ROUND_THREADS / 32
+	BYTE_ROUND_GROUPS = 8, /* of a block, each by a warp */
+	BYTE_ROUND_VALUES = BYTE_ROUND_GROUPS * 128,
+	BYTE_ROUND_THREADS_MAX = 1024,
+	BYTE_ROUND_KEPT = 6 /* packs of four that a thread keeps while it looks for the largest value of a row */
 };
 
 __host__ __device__ static inline constexpr bool byte_wide(enum byte_kind kind) { return kind == BYTE_F8_WIDE || kind ==
@@ -89,8 +90,6 @@ struct byte_product {
 	uint32_t *mark; /* where to say that it began, and what; NULL: nowhere */
 	uint32_t  mark_value;
 };
-
-__host__ __device__ static inline uint32_t byte_round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
 
 /* Panels of a stage: copies of 16 KiB and more. */
 __host__ __device__ static inline constexpr uint32_t byte_panels(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
@@ -242,32 +241,6 @@ static inline void byte_order(const uint8_t *from, size_t count, uint8_t *to)
 
 /* ---- Numbers ---- */
 
-/* The nearest e4m3, ties to even, at most 448.  NaN has no place here. */
-__host__ __device__ static inline uint8_t byte_from_f8(float x)
-{
-	uint32_t bits, up;
-	float    size;
-
-	memcpy(&bits, &x, 4);
-	up = bits & 0x7fffffff;
-	memcpy(&size, &up, 4);
-	if (size < 0x1p-6f) { /* steps of 2⁻⁹: the last place of 2¹⁴ */
-		float sum = size + 0x1p14f;
-
-		memcpy(&up, &sum, 4);
-		up &= 0xff;
-	} else {
-		up = size < 448 ? ((up + 0x7ffff + (up >> 20 & 1)) >> 20) - (120 << 3) : 0x7e;
-	}
-	return (uint8_t)((bits >> 24 & 0x80) | up);
-}
-
-__host__ __device__ static inline uint8_t byte_from_i8(float x)
-{
-	float q = rintf(x);
-	return (uint8_t)(int8_t)(q < -128 ? -128 : q > 127 ? 127 : q);
-}
-
 /* Total · row's scale · output's scale. */
 template <class S> __host__ __device__ static inline float byte_scaled(S total, float x, float w) { return (float)total * x * w; }
 
@@ -294,10 +267,17 @@ __host__ __device__ static inline uint64_t byte_rounded_bytes(uint64_t rows, uin
 	return byte_rounded_scales(rows, width) + (width + BYTE_GROUP - 1) / BYTE_GROUP * ((rows + 3) / 4 * 4) * 4;
 }
 
-/* Blocks of byte_round_kernel along y. */
+/* Threads of byte_round_kernel, and its blocks along y. */
+__host__ __device__ static inline uint32_t byte_round_threads(const struct byte_rounding *r)
+{
+	uint32_t threads = byte_round_up((r->width + 3) / 4, 32);
+
+	return r->scale_stride ? BYTE_ROUND_GROUPS * 32 : threads < BYTE_ROUND_THREADS_MAX ? threads : (uint32_t)BYTE_ROUND_THREADS_MAX;
+}
+
 __host__ __device__ static inline uint32_t byte_round_blocks(const struct byte_rounding *r)
 {
-	return r->scale_stride ? (r->width + BYTE_ROUND_GROUPS * BYTE_GROUP - 1) / (BYTE_ROUND_GROUPS * BYTE_GROUP) : 1;
+	return r->scale_stride ? (r->width + BYTE_ROUND_VALUES - 1) / BYTE_ROUND_VALUES : 1;
 }
 
 /* By one thread of block 0. */
@@ -305,39 +285,6 @@ __device__ static inline void byte_mark(uint32_t *mark, uint32_t value)
 {
 	if (mark && blockIdx.x == 0)
 		*(volatile uint32_t *)mark = value;
-}
-
-__device__ static inline float byte_value(float x) { return x; }
-__device__ static inline float byte_value(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ static inline float byte_value(__half x) { return __half2float(x); }
-
-__device__ static inline bool byte_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
-
-/* The scale of values whose largest is AMAX; NaN where they have none. */
-template <bool I8> __device__ static inline float byte_scale_of(float amax, float fixed)
-{
-	float scale = amax / (I8 ? 127.0f : 448.0f);
-
-	if (fixed > 0)
-		return isnan(amax) ? amax : fixed;
-	return !byte_finite(amax) ? amax - amax : scale < 1e-12f ? 1e-12f : scale;
-}
-
-/* The larger one; NaN if either is. */
-__device__ static inline float byte_larger(float a, float b) { return a > b || isnan(a) ? a : b; }
-
-__device__ static inline float byte_warp_amax(float amax)
-{
-	for (int o = 16; o; o >>= 1)
-		amax = byte_larger(amax, __shfl_xor_sync(~0u, amax, o));
-	return amax;
-}
-
-template <bool I8> __device__ static inline uint8_t byte_rounded(float x, float scale)
-{
-	if (isnan(scale))
-		return 0;
-	return I8 ? byte_from_i8(x / scale) : byte_from_f8(x / scale);
 }
 
 /* Four elements that lie together. */
@@ -359,28 +306,14 @@ template <class T> __device__ static inline void byte_load(const T *x, uint32_t 
 	}
 }
 
-__device__ static inline float byte_largest(const float v[4])
-{
-	return byte_larger(byte_larger(fabsf(v[0]), fabsf(v[1])), byte_larger(fabsf(v[2]), fabsf(v[3])));
-}
-
-template <bool I8> __device__ static inline void byte_put(uint8_t *q, uint32_t k, const float v[4], float scale)
-{
-	uint32_t word = 0;
-
-	for (int i = 0; i < 4; i++)
-		word |= (uint32_t)byte_rounded<I8>(v[i], scale) << 8 * i;
-	*(uint32_t *)(q + k) = word;
-}
-
 /* Blocks (row, y): y counts BYTE_ROUND_GROUPS groups where scales are by group, else it is 0. */
-template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS) byte_round_kernel(const struct byte_rounding r)
+template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS_MAX) byte_round_kernel(const struct byte_rounding r)
 {
-	__shared__ float shared[BYTE_ROUND_THREADS / 32];
-	const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	__shared__ float shared[BYTE_ROUND_THREADS_MAX / 32];
+	const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = blockDim.x * 4;
 	const T       *x = (const T *)r.x + (size_t)row * r.x_stride;
 	uint8_t       *q = r.q + (size_t)row * r.q_stride;
-	float          amax = 0, v[4];
+	float          amax = 0, v[4], kept[BYTE_ROUND_KEPT][4];
 
 	dependents_launch();
 	dependency_wait();
@@ -393,28 +326,29 @@ template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS
 		if (group * BYTE_GROUP >= r.width)
 			return;
 		byte_load(x, k, r.width, v);
-		scale = byte_scale_of<I8>(byte_warp_amax(byte_largest(v)), r.fixed);
-		if (k < r.q_stride)
-			byte_put<I8>(q, k, v, scale);
+		scale = byte_scale_of(I8, byte_lanes_amax<32>(byte_largest(v)), r.fixed);
+		byte_put(I8, q, k, v, scale);
 		if (lane == 0)
 			r.scales[(size_t)group * r.scale_stride + row] = scale;
 		return;
 	}
-	for (uint32_t k = threadIdx.x * 4; k < r.width; k += BYTE_ROUND_THREADS * 4) {
+#pragma unroll
+	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++) {
+		byte_load(x, p * stride + threadIdx.x * 4, r.width, kept[p]);
+		amax = byte_larger(byte_largest(kept[p]), amax);
+	}
+	for (uint32_t k = BYTE_ROUND_KEPT * stride + threadIdx.x * 4; k < r.width; k += stride) {
 		byte_load(x, k, r.width, v);
 		amax = byte_larger(byte_largest(v), amax);
 	}
-	amax = byte_warp_amax(amax);
-	if (lane == 0)
-		shared[warp] = amax;
-	__syncthreads();
-	amax = 0;
-	for (int i = 0; i < BYTE_ROUND_THREADS / 32; i++)
-		amax = byte_larger(shared[i], amax);
-	amax = byte_scale_of<I8>(amax, r.fixed);
-	for (uint32_t k = threadIdx.x * 4; k < r.q_stride; k += BYTE_ROUND_THREADS * 4) {
+	amax = byte_scale_of(I8, byte_block_amax(amax, shared), r.fixed);
+#pragma unroll
+	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++)
+		if (p * stride + threadIdx.x * 4 < r.q_stride)
+			byte_put(I8, q, p * stride + threadIdx.x * 4, kept[p], amax);
+	for (uint32_t k = BYTE_ROUND_KEPT * stride + threadIdx.x * 4; k < r.q_stride; k += stride) {
 		byte_load(x, k, r.width, v);
-		byte_put<I8>(q, k, v, amax);
+		byte_put(I8, q, k, v, amax);
 	}
 	if (threadIdx.x == 0)
 		r.scales[row] = amax;

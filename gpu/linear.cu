@@ -508,7 +508,7 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 	if (rows == 0)
 		return STATUS_OK;
 	if (w->byte.values)
-		return byte_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+		return byte_run(cuda, w, NULL, x, x_stride, rows, y, y_stride, to_float);
 	if (w->int4)
 		return int4_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	cuda->step.launches++;
@@ -665,7 +665,7 @@ static float time_byte_library(struct cuda_backend *cuda, const struct linear_jo
 	struct byte_library library;
 	float               us = 0;
 
-	if (byte_library_begin(cuda, job->w, job->x, job->x_stride, job->rows, job->y_stride, job->to_float, NULL, &library)) {
+	if (byte_library_begin(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y_stride, job->to_float, NULL, &library)) {
 		us = time_launches(cuda, 12, [&](uint32_t i) { return byte_library_run(cuda, &library, weights[i % count], job->y); });
 		byte_library_end(&library);
 	}
@@ -709,9 +709,9 @@ static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job,
 	float us = 0;
 
 	cuda->step.dependent = job->dependent;
-	if (!byte_run(cuda, job->w, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
+	if (!byte_run(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
-			return byte_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
+			return byte_run(cuda, weights[i % count], NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
 			    STATUS_OK;
 		});
 	cuda->step.dependent = 0;
@@ -806,8 +806,11 @@ enum status cuda_linear(struct backend *b, const struct backend_weight *w, const
 		    (status = rows_round(cuda, w, from->data, from->stride, cuda->step.rows, cuda->scratch.rounded)))
 			return cuda->fault ? cuda->fault : STATUS_INVALID;
 		input = cuda->scratch.rounded;
+		cuda->rounded = NULL;
 	}
-	status = linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
+	status = w->byte.values ?
+	    byte_run(cuda, w, from, input, from->stride, cuda->step.rows, to->data, to->stride, 0) :
+	    linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
 	rows_written(to);
 	to->bias = bias ? bias->vector : NULL;
 	return status;
@@ -911,8 +914,10 @@ enum status cuda_logits(struct backend *b, struct activation *x, const struct ac
 	    from->width > cuda->scratch.limits.width || w->rows > cuda->scratch.limits.vocab ||
 	    (residual && residual->width != from->width))
 		return STATUS_INVALID;
-	status = rows_norm(cuda, from, residual, norm->vector, eps, cuda->scratch.normed, from->stride, rows, cuda->arrays.logit_rows);
+	status = rows_norm(cuda, from, residual, norm->vector, eps, cuda->scratch.normed, from->stride, rows, cuda->arrays.logit_rows,
+	    NULL);
 	if (!status && w->input != WEIGHT_INPUT_FLOAT && w->data) {
+		cuda->rounded = NULL;
 		status = rows_round(cuda, w, input, from->stride, rows, cuda->scratch.rounded);
 		input = cuda->scratch.rounded;
 	}

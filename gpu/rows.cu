@@ -115,7 +115,7 @@ static void take_postponed(struct norm_job *job, struct cuda_rows *residual)
 }
 
 enum status rows_norm(struct cuda_backend *cuda, struct cuda_rows *x, struct cuda_rows *residual, const float *w,
-    float eps, void *y, uint32_t y_stride, uint32_t rows, const int32_t *chosen)
+    float eps, void *y, uint32_t y_stride, uint32_t rows, const int32_t *chosen, const struct byte_target *round)
 {
 	struct norm_job job = { .y = y, .chosen = chosen, .w = w, .eps = eps, .width = x->width, .y_stride = y_stride };
 	bool fits = true;
@@ -127,6 +127,8 @@ enum status rows_norm(struct cuda_backend *cuda, struct cuda_rows *x, struct cud
 	job.mark = mark_next(cuda, FAULT_NORM);
 	take_input(cuda, &job, x);
 	take_postponed(&job, residual);
+	if (round)
+		job.round = *round;
 	FOR_DTYPE(cuda, T, fits = launch_norm<T, false>(cuda, &job, rows));
 	return fits ? cuda_launched(cuda, "rms_norm") : STATUS_UNSUPPORTED;
 }
@@ -137,6 +139,7 @@ enum status cuda_rms_norm(struct backend *b, struct activation *x, const struct 
 {
 	struct cuda_backend *cuda = cuda_of(b);
 	struct cuda_rows    *from = rows_of(x), *to = rows_of(y), *residual = residual_in ? rows_of(residual_in) : NULL;
+	struct byte_target   round;
 	enum status          status;
 
 	if (!cuda->step.batch || !w->vector || w->columns != from->width || to->width != from->width || cuda->step.rows > from->rows ||
@@ -149,8 +152,10 @@ enum status cuda_rms_norm(struct backend *b, struct activation *x, const struct 
 		from->norm_eps = eps;
 		return cuda->fault;
 	}
-	status = rows_norm(cuda, from, residual, w->vector, eps, to->data, to->stride, cuda->step.rows, NULL);
+	round = byte_target_of(cuda, to);
+	status = rows_norm(cuda, from, residual, w->vector, eps, to->data, to->stride, cuda->step.rows, NULL, &round);
 	rows_written(to);
+	byte_rounded_by(cuda, to, &round);
 	return status;
 }
 
@@ -184,6 +189,7 @@ void rows_written(struct cuda_rows *rows)
 {
 	rows->bias = rows->norm = rows->q_norm = rows->k_norm = NULL;
 	rows->wide = NULL;
+	rows->rounded = WEIGHT_INPUT_FLOAT;
 }
 
 /* Every activation is settled over the rows of the step: what was postponed was so in this step. */
@@ -224,15 +230,20 @@ enum status cuda_silu_gate(struct backend *b, const struct activation *gate_up, 
 {
 	struct cuda_backend *cuda = cuda_of(b);
 	struct cuda_rows    *from = rows_of(gate_up), *to = rows_of(y);
+	struct byte_target   round = {};
 
 	if (!cuda->step.batch || from->width != 2 * (uint64_t)to->width || cuda->step.rows > from->rows || cuda->step.rows > to->rows)
 		return STATUS_INVALID;
 	if (rows_settle(cuda, from))
 		return cuda->fault;
+	if (to->width % BYTE_GROUP == 0 && to->wants == WEIGHT_INPUT_F8_GROUP)
+		round = byte_target_of(cuda, to);
 	FOR_DTYPE(cuda, T, launch_kernel(cuda, cuda->step.dependent, silu_kernel<T>,
 	    dim3((to->width + PLAIN_THREADS * pack<T>::count - 1) / (PLAIN_THREADS * pack<T>::count), cuda->step.rows),
-	    PLAIN_THREADS, 0, (const T *)from->data, from->stride, (T *)to->data, to->stride, to->width, mark_next(cuda, FAULT_SILU)));
+	    PLAIN_THREADS, 0, (const T *)from->data, from->stride, (T *)to->data, to->stride, to->width, round,
+	    mark_next(cuda, FAULT_SILU)));
 	rows_written(to);
+	byte_rounded_by(cuda, to, &round);
 	return cuda_launched(cuda, "silu_gate");
 }
 

@@ -4,6 +4,7 @@
 #define PENSTOCK_GPU_ROWS_CUH
 
 #include "gpu/block.cuh"
+#include "gpu/byte_round.cuh"
 
 #include <math.h>
 
@@ -56,6 +57,7 @@ struct norm_job {
 	uint32_t width, x_stride, residual_stride, y_stride;
 	int      x_is_wide; /* float32, whatever the backend's type */
 	struct step_mark mark;
+	struct byte_target round; /* what y is rounded to; not of LayerNorm */
 };
 
 /* COUNT values at a time, from either type. */
@@ -220,6 +222,17 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 	if (LAYER)
 		row.add(job.bias, job.width);
 	row.store((T *)job.y + (size_t)blockIdx.x * job.y_stride, job.width);
+	if (!LAYER && job.round.q) {
+		uint32_t at[PACKS];
+
+#pragma unroll
+		for (int p = 0; p < PACKS; p++)
+			at[p] = row.index(p * count);
+#pragma unroll
+		for (int i = 0; i < row.each; i++)
+			row.v[i] = row.index(i) < job.width ? to_float(from_float<T>(row.v[i])) : 0;
+		byte_round_packs<count, PACKS>(job.round, blockIdx.x, row.v, at, shared);
+	}
 }
 
 template <class T> static __global__ void bias_kernel(T *x, uint32_t stride, const float *bias, uint32_t width)
@@ -232,32 +245,37 @@ template <class T> static __global__ void bias_kernel(T *x, uint32_t stride, con
 
 /* ---- Gates ---- */
 
-/* y = silu(gate) · up */
+/* y = silu(gate) · up.  ROUND: of rows of a multiple of BYTE_GROUP, with scales by group. */
 template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) silu_kernel(const T *x, uint32_t x_stride, T *y,
-    uint32_t y_stride, uint32_t width, struct step_mark mark)
+    uint32_t y_stride, uint32_t width, struct byte_target round, struct step_mark mark)
 {
-	uint32_t k = (blockIdx.x * PLAIN_THREADS + threadIdx.x) * pack<T>::count;
+	constexpr int count = pack<T>::count;
+	uint32_t k = (blockIdx.x * PLAIN_THREADS + threadIdx.x) * count;
 	const T *gate = x + (size_t)blockIdx.y * x_stride + k, *up = gate + width;
 	T       *to = y + (size_t)blockIdx.y * y_stride + k;
+	float    v[count] = {};
 
 	dependents_launch();
 	dependency_wait();
 	mark_begin(mark);
-	if (k + pack<T>::count <= width && width % pack<T>::count == 0) {
+	if (k + count <= width && width % count == 0) {
 		pack<T> a = *(const pack<T> *)gate, b = *(const pack<T> *)up, c;
 
 #pragma unroll
-		for (int i = 0; i < pack<T>::count; i++) {
+		for (int i = 0; i < count; i++) {
 			float g = to_float(a.v[i]);
 			c.v[i] = from_float<T>(g / (1 + expf(-g)) * to_float(b.v[i]));
+			v[i] = to_float(c.v[i]);
 		}
 		*(pack<T> *)to = c;
-		return;
+	} else {
+		for (int i = 0; i < count && k + (uint32_t)i < width; i++) {
+			float g = to_float(gate[i]);
+			to[i] = from_float<T>(g / (1 + expf(-g)) * to_float(up[i]));
+		}
 	}
-	for (int i = 0; i < pack<T>::count && k + (uint32_t)i < width; i++) {
-		float g = to_float(gate[i]);
-		to[i] = from_float<T>(g / (1 + expf(-g)) * to_float(up[i]));
-	}
+	if (round.q)
+		byte_round_packs<count, 1>(round, blockIdx.y, v, &k, NULL);
 }
 
 template <class T> static __global__ void __launch_bounds__(PLAIN_THREADS) gelu_kernel(T *x, uint32_t stride, const float *bias,

@@ -477,6 +477,7 @@ enum status cuda_step_begin(struct backend *b, const struct batch *batch)
 	step->number = cuda->steps++;
 	step->vocab = step->pooled_width = 0;
 	step->rotation_ready = 0;
+	cuda->rounded = NULL;
 	step->recording = step->dependent = step->own = 0;
 	step->launches = 0;
 	cuda->history[step->number % FAULT_STEPS] = { step->number, step->rows, batch->sequence_count };

@@ -80,7 +80,7 @@ template <class T, bool I8> static void case_rounding(const char *name, uint32_t
 	    NULL, 0 };
 	const std::vector<emulate_range> before = { { x.data(), x.size() * sizeof(T) }, { q.data(), q.size() },
 		{ scale.data(), scale.size() * sizeof(float) } };
-	error = emulate(dim3(rows, byte_round_blocks(&job)), dim3(BYTE_ROUND_THREADS), 0, { .seed = seed, .before = before },
+	error = emulate(dim3(rows, byte_round_blocks(&job)), dim3(byte_round_threads(&job)), 0, { .seed = seed, .before = before },
 	    [&] { byte_round_kernel<T,
 	    I8>(job); });
 	CHECK(!error, "rounding %s: %s", name, error ? error : "");

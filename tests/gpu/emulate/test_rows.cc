@@ -2,6 +2,7 @@
  * pooling, rounding of inputs; odd widths, padded rows, outputs that hold NaN before.  What a kernel must not touch is looked
  * at, too. */
 #include "expect.h"
+#include "gpu/fmt_byte.cuh"
 #include "gpu/rows.cuh"
 
 #include <algorithm>
@@ -122,6 +123,84 @@ static void test_norms(void)
 	}
 }
 
+/* ---- Rounding on the way ---- */
+
+/* What a kernel rounded besides writing y, against byte_round_kernel of y. */
+struct rounded_rows {
+	std::vector<uint8_t> q;
+	std::vector<float>   scales;
+	struct byte_target   to;
+
+	rounded_rows(uint32_t rows, uint32_t width, bool by_group, bool i8)
+	    : q(rows * byte_round_up(width, BYTE_ALIGN), 0xa5), scales(by_group ? (width + 127) / 128 * 4 : rows, 77)
+	{
+		to = { q.data(), scales.data(), byte_round_up(width, BYTE_ALIGN), by_group ? 4u : 0u, i8 };
+	}
+};
+
+template <class T> static void expect_rounded(const struct rounded_rows &got, const T *y, uint32_t rows, uint32_t width,
+    uint32_t stride)
+{
+	struct rounded_rows  want(rows, width, got.to.scale_stride != 0, got.to.i8);
+	struct byte_rounding job = { y, want.q.data(), want.scales.data(), rows, width, stride, want.to.q_stride, want.to.scale_stride, 0,
+		NULL, 0 };
+	const dim3 grid(rows, byte_round_blocks(&job));
+
+	if (want.to.i8)
+		expect_runs(emulate(grid, byte_round_threads(&job), 0, { .seed = width }, [&] { byte_round_kernel<T, true>(job); }));
+	else
+		expect_runs(emulate(grid, byte_round_threads(&job), 0, { .seed = width }, [&] { byte_round_kernel<T, false>(job); }));
+	expect(memcmp(want.q.data(), got.q.data(), want.q.size()) == 0, "bytes of %u values, rounded on the way, differ", width);
+	expect(memcmp(want.scales.data(), got.scales.data(), want.scales.size() * sizeof(float)) == 0,
+	    "scales of %u values, rounded on the way, differ", width);
+}
+
+template <class T, int PACKS> static void test_round(uint32_t width, bool by_group, bool i8)
+{
+	constexpr uint32_t   rows = 3;
+	uint32_t             stride = (width + 7) / 8 * 8, packs = (width + pack<T>::count - 1) / pack<T>::count;
+	uint32_t             threads = ((packs + PACKS - 1) / PACKS + 31) / 32 * 32;
+	uint64_t             random = width;
+	std::vector<pack<T>> x = matrix<T>(rows, width, stride, &random, false), y = matrix<T>(rows, 0, stride, &random, true);
+	std::vector<float>   w = vector(width, &random);
+	struct rounded_rows  rounded(rows, width, by_group, i8);
+	struct norm_job      job = { .x = data_of(x), .y = data_of(y), .w = w.data(), .eps = 1e-5f, .width = width, .x_stride = stride,
+		.y_stride = stride, .round = rounded.to };
+
+	for (uint32_t k = 0; k < width; k++) /* a row of zeroes, and one that is not finite */
+		data_of(x)[stride + k] = from_float<T>(0);
+	data_of(x)[2 * stride + width / 2] = from_float<T>(NAN);
+	expect_runs(emulate(rows, threads, 0, { .seed = width }, [&] { norm_kernel<T, T, PACKS, false>(job); }));
+	expect_rounded(rounded, data_of(y), rows, width, stride);
+}
+
+template <class T> static void test_round_gate(uint32_t width)
+{
+	constexpr uint32_t   rows = 2;
+	uint64_t             random = width;
+	std::vector<pack<T>> x = matrix<T>(rows, 2 * width, 2 * width, &random, false), y = matrix<T>(rows, 0, width, &random, true);
+	struct rounded_rows  rounded(rows, width, true, false);
+
+	expect_runs(emulate(dim3((width + PLAIN_THREADS * pack<T>::count - 1) / (PLAIN_THREADS * pack<T>::count), rows), PLAIN_THREADS,
+	    0, { .seed = width }, [&] { silu_kernel<T>(data_of(x), 2 * width, data_of(y), width, width, rounded.to, {}); }));
+	expect_rounded(rounded, data_of(y), rows, width, width);
+}
+
+static void test_rounding(void)
+{
+	for (int i8 = 0; i8 < 2; i8++) {
+		test_round<__nv_bfloat16, 1>(600, false, i8);
+		test_round<__half, 2>(1000, false, i8);
+		test_round<float, 2>(77, false, i8);
+	}
+	test_round<__nv_bfloat16, 1>(600, true, false);
+	test_round<__nv_bfloat16, 2>(1300, true, false);
+	test_round<float, 4>(513, true, false);
+	test_round_gate<__nv_bfloat16>(2176);
+	test_round_gate<__half>(128);
+	test_round_gate<float>(1152);
+}
+
 /* ---- The rest ---- */
 
 template <class T> static void test_embed(void)
@@ -170,7 +249,7 @@ template <class T> static void test_gates(uint32_t width)
 	std::vector<float>   bias = vector(2 * width, &random);
 
 	expect_runs(emulate(dim3((width + PLAIN_THREADS * pack<T>::count - 1) / (PLAIN_THREADS * pack<T>::count), rows), PLAIN_THREADS,
-	    0, { .seed = width }, [&] { silu_kernel<T>(data_of(x), stride, data_of(y), stride, width, {}); }));
+	    0, { .seed = width }, [&] { silu_kernel<T>(data_of(x), stride, data_of(y), stride, width, {}, {}); }));
 	expect_runs(emulate(dim3((2 * width + PLAIN_THREADS - 1) / PLAIN_THREADS, rows), PLAIN_THREADS, 0, { .seed = width + 1 },
 	    [&] { gelu_kernel<T>(data_of(z), stride, bias.data(), 2 * width, {}); }));
 	for (uint32_t r = 0; r < rows; r++) {
@@ -264,6 +343,7 @@ int main(void)
 {
 	SKIP_UNDER_THREAD_SANITIZER;
 	test_norms();
+	test_rounding();
 	test_embed<float>();
 	test_embed<__nv_bfloat16>();
 	test_embed<__half>();
