@@ -127,9 +127,7 @@ template <enum byte_kind KIND> static byte_function *kernel_of(const struct byte
 	BYTE_CASE(32, BYTE_TALL_TILES)
 	BYTE_CASE(64, BYTE_TALL_TILES)
 	BYTE_CASE(BYTE_TOKENS_MAX, 1)
-	if constexpr (!byte_wide(KIND)) {
-		BYTE_CASE(BYTE_TOKENS_MAX, BYTE_LARGE_TILES)
-	}
+	BYTE_CASE(BYTE_TOKENS_MAX, BYTE_LARGE_TILES)
 	return NULL;
 }
 
@@ -182,7 +180,8 @@ static enum status round_rows(struct cuda_backend *cuda, const struct backend_we
 {
 	struct byte_rounding r = rounding_of(cuda, w->input, rows, w->columns);
 	dim3                 grid(rows, byte_round_blocks(&r));
-	enum weight_input    wanted = w->input_scale > 0 ? WEIGHT_INPUT_FLOAT : w->input; /* of those with a scale every weight has its own */
+	/* Of those with a scale every weight has its own. */
+	enum weight_input    wanted = w->input_scale > 0 ? WEIGHT_INPUT_FLOAT : w->input;
 	enum status          status = STATUS_INTERNAL;
 
 	r.x = x;

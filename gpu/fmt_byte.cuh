@@ -50,7 +50,7 @@ enum {
 	BYTE_STAGES_MAX = 24,
 	BYTE_TOKENS_MAX = 128,   /* of a tile */
 	BYTE_TALL_TILES = 3,     /* of 64 outputs that a warpgroup has at most, up to 64 rows */
-	BYTE_LARGE_TILES = 2,    /* the same for more rows, of bytes */
+	BYTE_LARGE_TILES = 2,    /* the same for more rows */
 	BYTE_GRANULE_LEAST = 8,
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
@@ -97,16 +97,22 @@ __host__ __device__ static inline constexpr uint32_t byte_panels(enum byte_kind 
 	return tiles > 1 || token_tile == BYTE_TOKENS_MAX ? 1 : byte_wide(kind) && token_tile == 64 ? 2 : 4;
 }
 
-/* A sum is begun before the one before it is added: two of them need registers. */
-__host__ __device__ static inline constexpr bool byte_overlapped(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
+/* Sums in registers: with two of them one is begun before the one before it is added. */
+__host__ __device__ static inline constexpr int byte_sums(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
 {
-	return !byte_wide(kind) && !(token_tile == BYTE_TOKENS_MAX && tiles > 1);
+	return byte_wide(kind) ? token_tile * tiles >= BYTE_TOKENS_MAX ? 1 : 2 : token_tile == BYTE_TOKENS_MAX && tiles > 1 ? 1 : 2;
+}
+
+/* Decoded wide weights in registers: with two of them one is decoded while the tensor cores have the other. */
+__host__ __device__ static inline constexpr int byte_buffers(uint32_t token_tile, uint32_t tiles)
+{
+	return token_tile == BYTE_TOKENS_MAX && tiles > 1 ? 1 : 2;
 }
 
 /* Stages that are multiplied in one go. */
 __host__ __device__ static inline constexpr uint32_t byte_round(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
 {
-	return byte_overlapped(kind, token_tile, tiles) && byte_panels(kind, token_tile, tiles) == 1 ? 2 : 1;
+	return byte_panels(kind, token_tile, tiles) == 1 && (byte_wide(kind) || byte_sums(kind, token_tile, tiles) == 2) ? 2 : 1;
 }
 
 /* Scales of a granule. */
@@ -144,15 +150,16 @@ __host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_ki
 }
 
 /* What tiles of ROWS outputs by BYTE_TOKENS_MAX rows cost: cycles of the tensor cores, or of 48 bytes from L2, for 128 inputs. */
-static inline uint64_t byte_cost(uint32_t rows)
+static inline uint64_t byte_cost(enum byte_kind kind, uint32_t rows)
 {
-	uint32_t multiply = (rows + 63) / 64 * 256, load = (rows + BYTE_TOKENS_MAX) * (uint32_t)BYTE_GROUP / 48;
+	uint32_t multiply = (rows + 63) / 64 * (byte_wide(kind) ? 512 : 256);
+	uint32_t load = (rows * (uint32_t)BYTE_GROUP + byte_x_bytes(kind, BYTE_TOKENS_MAX)) / 48;
 
 	return multiply > load ? multiply : load;
 }
 
 /* Outputs of a tile, of at most MOST, for tiles that go to MULTIPROCESSORS in rounds. */
-static inline uint32_t byte_tile_rows(const struct byte_product *p, uint32_t multiprocessors, uint32_t most)
+static inline uint32_t byte_tile_rows(enum byte_kind kind, const struct byte_product *p, uint32_t multiprocessors, uint32_t most)
 {
 	uint64_t row_tiles = (p->n + most - 1) / most, best = UINT64_MAX;
 	uint32_t first = (uint32_t)((row_tiles * p->token_tiles + multiprocessors - 1) / multiprocessors), ret = most;
@@ -161,8 +168,8 @@ static inline uint32_t byte_tile_rows(const struct byte_product *p, uint32_t mul
 		uint64_t tiles = (uint64_t)rounds * multiprocessors / p->token_tiles;
 		uint32_t rows = tiles ? byte_round_up((uint32_t)((p->n + tiles - 1) / tiles), 8) : most + 1;
 
-		if (rows <= most && rounds * byte_cost(rows) < best) {
-			best = rounds * byte_cost(rows);
+		if (rows <= most && rounds * byte_cost(kind, rows) < best) {
+			best = rounds * byte_cost(kind, rows);
 			ret = rows;
 		}
 	}
@@ -173,7 +180,7 @@ static inline uint32_t byte_tile_rows(const struct byte_product *p, uint32_t mul
 static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struct byte_product *p)
 {
 	bool     large = p->rows > 64;
-	uint32_t tiles = !large ? BYTE_TALL_TILES : byte_wide(kind) ? 1 : BYTE_LARGE_TILES, most = tiles * 64 * BYTE_WARPGROUPS, passes;
+	uint32_t tiles = large ? (uint32_t)BYTE_LARGE_TILES : (uint32_t)BYTE_TALL_TILES, most = tiles * 64 * BYTE_WARPGROUPS, passes;
 
 	if (p->n == 0 || p->k == 0 || p->rows == 0 || multiprocessors == 0 || (p->granule && p->granule < BYTE_GRANULE_LEAST) ||
 	    (p->granule & (p->granule - 1)) || p->x_scale_stride % 4 || (kind == BYTE_I8 && p->k >= BYTE_I8_INPUTS_MAX) ||
@@ -183,7 +190,7 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 	p->token_tile = p->rows <= 8 ? 8 : p->rows <= 16 ? 16 : p->rows <= 32 ? 32 : p->rows <= 64 ? 64 : BYTE_TOKENS_MAX;
 	p->token_tiles = (p->rows + p->token_tile - 1) / p->token_tile;
 	passes = (p->n + multiprocessors * most - 1) / (multiprocessors * most);
-	p->tile_rows = large ? byte_tile_rows(p, multiprocessors, most) :
+	p->tile_rows = large ? byte_tile_rows(kind, p, multiprocessors, most) :
 	    (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
 	p->boxes = p->tile_rows > 256 ? 2 : 1;
 	p->tile_rows = byte_round_up(p->tile_rows, 8 * p->boxes);
@@ -241,8 +248,8 @@ static inline void byte_order(const uint8_t *from, size_t count, uint8_t *to)
 
 /* ---- Numbers ---- */
 
-/* Total · row's scale · output's scale. */
-template <class S> __host__ __device__ static inline float byte_scaled(S total, float x, float w) { return (float)total * x * w; }
+/* Total · output's scale · row's scale: in cuBLASLt's order. */
+template <class S> __host__ __device__ static inline float byte_scaled(S total, float x, float w) { return (float)total * w * x; }
 
 /* ---- Rounding of activations ---- */
 
@@ -307,7 +314,8 @@ template <class T> __device__ static inline void byte_load(const T *x, uint32_t 
 }
 
 /* Blocks (row, y): y counts BYTE_ROUND_GROUPS groups where scales are by group, else it is 0. */
-template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS_MAX) byte_round_kernel(const struct byte_rounding r)
+template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS_MAX) byte_round_kernel(
+    const struct byte_rounding r)
 {
 	__shared__ float shared[BYTE_ROUND_THREADS_MAX / 32];
 	const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = blockDim.x * 4;
@@ -388,48 +396,57 @@ template <enum byte_kind KIND> __device__ static inline uint32_t byte_to_pair(ui
 	}
 }
 
-/* A sum of 128 inputs: 64 outputs at W (row 0 of the tile), MT rows at X.  Begins it; who reads SUM waits first. */
-template <enum byte_kind KIND, int MT> __device__ static inline void byte_multiply(typename byte_types<KIND>::sum *sum,
-    const char *w,
-    const char *x)
+/* Parts of a panel that are begun for themselves, as wide weights are decoded: fewer inputs where registers are scarce. */
+__host__ __device__ static inline constexpr int byte_parts(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
+{
+	return !byte_wide(kind) ? 1 : byte_buffers(token_tile, tiles) == 1 ? 4 : 2;
+}
+
+/* Wide weights of part PART of H of a panel, 64 outputs at W (row 0 of the tile), as fragments of k16. */
+template <enum byte_kind KIND, int H> __device__ static inline void byte_decode(uint32_t (*a)[4], const char *w, int part)
+{
+	const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+
+#pragma unroll
+	for (int q = 0; q < 8 / H; q += 2) {
+		uint32_t r[4]; /* upper and lower eight rows of k16 q, the same of k16 q + 1 */
+
+		ldmatrix_x4(r, w + row * BYTE_GROUP + (((8 / H * part + q + lane / 16) ^ row % 8) << 4));
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			a[q + i / 2][i % 2] = byte_to_pair<KIND>(r[i], false);
+			a[q + i / 2][i % 2 + 2] = byte_to_pair<KIND>(r[i], true);
+		}
+	}
+}
+
+/* Begins part PART of H of a sum of 128 inputs: weights at W or decoded in A, MT rows at X.  Who reads SUM or writes A waits
+ * first. */
+template <enum byte_kind KIND, int MT, int H> __device__ static inline void byte_multiply(typename byte_types<KIND>::sum *sum,
+    const uint32_t (*a)[4], const char *w, const char *x, int part)
 {
 	typedef typename byte_types<KIND>::element E;
 
-	if constexpr (!byte_wide(KIND)) {
-		wgmma_fence();
+	wgmma_fence();
 #pragma unroll
-		for (int q = 0; q < 4; q++)
+	for (int q = 0; q < (byte_wide(KIND) ? 8 / H : 4); q++)
+		if constexpr (byte_wide(KIND)) {
+			const int k16 = 8 / H * part + q;
+
+			wgmma_rs<E, MT>(sum, a[q], wgmma_descriptor(x + k16 / 4 * (MT * 128) + k16 % 4 * 32, 16, 1024, SWIZZLE_128), k16 > 0);
+		} else
 			wgmma_ss<E, MT>(sum, wgmma_descriptor(w + 32 * q, 16, 1024, SWIZZLE_128), wgmma_descriptor(x + 32 * q, 16, 1024,
 			    SWIZZLE_128), q > 0);
-	} else {
-		const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-		uint32_t       a[8][4];
-
-#pragma unroll
-		for (int q = 0; q < 8; q += 2) {
-			uint32_t r[4]; /* upper and lower eight rows of k16 q, the same of k16 q + 1 */
-
-			ldmatrix_x4(r, w + row * BYTE_GROUP + (((q + lane / 16) ^ row % 8) << 4));
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				a[q + i / 2][i % 2] = byte_to_pair<KIND>(r[i], false);
-				a[q + i / 2][i % 2 + 2] = byte_to_pair<KIND>(r[i], true);
-			}
-		}
-		wgmma_fence();
-#pragma unroll
-		for (int q = 0; q < 8; q++)
-			wgmma_rs<E, MT>(sum, a[q], wgmma_descriptor(x + q / 4 * (MT * 128) + q % 4 * 32, 16, 1024, SWIZZLE_128), q > 0);
-	}
 	wgmma_commit();
 }
 
-/* total += sum · (w · x): W0 and W1 for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns. */
-template <int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1, const float *x)
+/* total += sum · (w · x): W0 and W1 for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns;
+ * of wide weights that is 1. */
+template <bool WIDE, int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1, const float *x)
 {
 #pragma unroll
 	for (int j = 0; j < MT / 8; j++) {
-		float2 both = *(const float2 *)(x + 8 * j);
+		float2 both = WIDE ? float2{ 1, 1 } : *(const float2 *)(x + 8 * j);
 
 		total[4 * j] = fmaf(sum[4 * j], w0 * both.x, total[4 * j]);
 		total[4 * j + 1] = fmaf(sum[4 * j + 1], w0 * both.y, total[4 * j + 1]);
@@ -502,8 +519,8 @@ template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const
 					barrier_wait(&empty[at.slot], at.parity);
 				barrier_expect(&full[at.slot], bytes);
 				for (uint32_t b = 0; b < p->boxes; b++)
-					tma_load_3d(stage + b * box_rows * BYTE_GROUP, w_map, 0, (int)(first_row + b * box_rows), (int)(step * p->panels),
-					    &full[at.slot], once);
+					tma_load_3d(stage + b * box_rows * BYTE_GROUP, w_map, 0, (int)(first_row + b * box_rows),
+					    (int)(step * p->panels), &full[at.slot], once);
 			}
 			if (!pass)
 				continue;
@@ -569,51 +586,59 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte_total(struct byte_consumer *c,
     float (*total)[MT / 2], const uint32_t *w_at, const uint32_t *w0, const uint32_t *w1)
 {
-	constexpr bool overlapped = byte_overlapped(KIND, MT, T);
-	constexpr int  P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), COUNT = S * P * T;
+	constexpr int P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), H = byte_parts(KIND, MT, T), SUMS = byte_sums(KIND, MT, T);
+	constexpr int COUNT = S * P * T * H, BUFFERS = byte_buffers(MT, T);
 	const struct byte_product *p = c->p;
 	const float   *words = (const float *)c->shared;
-	const uint32_t panel = p->tile_rows * BYTE_GROUP, x_bytes = byte_x_bytes(KIND, MT);
-	const uint32_t x_step = p->x_scale_stride ? MT : 0;
-	float          sum[2][MT / 2];
+	const uint32_t panel = p->tile_rows * BYTE_GROUP, x_bytes = byte_x_bytes(KIND, MT), x_step = p->x_scale_stride ? MT : 0;
+	float          sum[SUMS][MT / 2];
+	uint32_t       a[BUFFERS][8 / H < 4 ? 8 / H : 4][4];
 
 	for (uint32_t step = 0; step < p->steps; step += S) {
 		uint32_t slot[S] = {}, x_scales[S] = {};
 
-		/* A round of stages, in which the tensor cores never wait for a sum to be added.  None of them reaches into the next
-		 * round: the compiler would not see which registers are theirs. */
+		/* A round of stages, in which the tensor cores need not wait for a sum to be added if there are two, nor for weights to
+		 * be decoded.  Nothing reaches into the next round: the compiler would not see which registers are in use. */
 #pragma unroll
 		for (int j = 0; j <= COUNT; j++) {
-			const int i = overlapped ? j - 1 : j; /* the sum that is added */
+			const int   h = j / (P * T * H), q = j / (T * H) % P, t = j / H % T;
+			const bool  early = j < COUNT && BUFFERS == 2 && (SUMS == 2 || j % H); /* what is before it need not have ended */
+			const char *w, *x;
 
-			if (j < COUNT) {
-				const int h = j / (P * T), q = j / T % P;
-
-				if (j % (P * T) == 0) {
-					slot[h] = c->at.slot;
-					x_scales[h] = p->x_scale_stride ? (c->s->x_scales + c->at.slot * c->s->x_scale_bytes) / 4 + c->lane % 4 * 2 :
-					    c->s->ones / 4 + c->lane % 4 * 2;
-					barrier_wait(&c->full[c->at.slot], c->at.parity);
-					c->at.advance(p->stages);
-				}
-				byte_multiply<KIND, MT>(sum[overlapped ? j % 2 : 0], c->shared + slot[h] * c->s->stage_bytes + q * panel + w_at[j % T],
-				    c->shared + slot[h] * c->s->stage_bytes + c->s->activations + q * x_bytes);
+			if (j < COUNT && j % (P * T * H) == 0) {
+				slot[h] = c->at.slot;
+				x_scales[h] = (p->x_scale_stride ? c->s->x_scales + c->at.slot * c->s->x_scale_bytes : c->s->ones) / 4 +
+				    c->lane % 4 * 2;
+				barrier_wait(&c->full[c->at.slot], c->at.parity);
+				c->at.advance(p->stages);
 			}
-			if (i >= 0 && i < COUNT) {
-				const int h = i / (P * T), q = i / T % P, t = i % T;
-				uint32_t  g = (step + h) * P + q;
+			w = c->shared + slot[j < COUNT ? h : 0] * c->s->stage_bytes + q * panel + w_at[t];
+			x = c->shared + slot[j < COUNT ? h : 0] * c->s->stage_bytes + c->s->activations + q * x_bytes;
+			if (byte_wide(KIND) && BUFFERS == 2 && j < COUNT)
+				byte_decode<KIND, H>(a[j % BUFFERS], w, j % H);
+			if (early)
+				byte_multiply<KIND, MT, H>(sum[j / H % SUMS], a[j % BUFFERS], w, x, j % H);
+			if (j > 0) {
+				const int i = j - 1, stage = i / (P * T * H);
+				uint32_t  g = (step + stage) * P + i / (T * H) % P;
 
-				if (overlapped && j < COUNT)
+				if (early)
 					wgmma_wait<1>();
 				else
 					wgmma_wait<0>();
-				wgmma_settle<MT / 2>(sum[overlapped ? i % 2 : 0]);
-				g = p->granule ? g < p->groups ? g : p->groups - 1 : 0; /* behind the last group there are only zeros */
-				byte_promote<MT>(total[t], sum[overlapped ? i % 2 : 0], words[w0[t] + g], words[w1[t] + g],
-				    words + x_scales[h] + q * x_step);
-				if (i % (P * T) == P * T - 1)
-					byte_release(&c->empty[slot[h]], c->lane);
+				if (i % H == H - 1) {
+					wgmma_settle<MT / 2>(sum[i / H % SUMS]);
+					g = p->granule ? g < p->groups ? g : p->groups - 1 : 0; /* behind the last group there are only zeros */
+					byte_promote<byte_wide(KIND), MT>(total[i / H % T], sum[i / H % SUMS], words[w0[i / H % T] + g], words[w1[i / H % T] + g],
+					    words + x_scales[stage] + i / (T * H) % P * x_step);
+				}
+				if (i % (P * T * H) == P * T * H - 1)
+					byte_release(&c->empty[slot[stage]], c->lane);
 			}
+			if (byte_wide(KIND) && BUFFERS == 1 && j < COUNT)
+				byte_decode<KIND, H>(a[0], w, j % H);
+			if (j < COUNT && !early)
+				byte_multiply<KIND, MT, H>(sum[j / H % SUMS], a[j % BUFFERS], w, x, j % H);
 		}
 	}
 }

@@ -711,8 +711,8 @@ static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job,
 	cuda->step.dependent = job->dependent;
 	if (!byte_run(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
-			return byte_run(cuda, weights[i % count], NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
-			    STATUS_OK;
+			return byte_run(cuda, weights[i % count], NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride,
+			    job->to_float) == STATUS_OK;
 		});
 	cuda->step.dependent = 0;
 	return us;

@@ -231,11 +231,10 @@ template <enum byte_kind KIND> static const char *run_kernel(const struct byte_p
 
 #define RUN(MT, T) \
 	if (p.token_tile == MT && p.tiles == T) \
-		return emulate(dim3(blocks), block, p.shared_bytes, options, [&] { byte_kernel<KIND, MT, T>(maps[0], maps[1], maps[2], p); });
+		return emulate(dim3(blocks), block, p.shared_bytes, options, \
+		    [&] { byte_kernel<KIND, MT, T>(maps[0], maps[1], maps[2], p); });
 	RUN(8, 1) RUN(8, 3) RUN(16, 1) RUN(16, 3) RUN(32, 1) RUN(32, 3) RUN(64, 1) RUN(64, 3) RUN(128, 1)
-	if constexpr (!byte_wide(KIND)) {
-		RUN(128, 2)
-	}
+	RUN(128, 2)
 #undef RUN
 	return "no such instance";
 }
@@ -571,7 +570,7 @@ int main(void)
 		case_product(k, 530, 300, 64, blocks ? 16 : 0, groups, false, 2, 2);   /* three tiles a warpgroup, two boxes */
 		case_product(k, 410, 260, 12, blocks ? 128 : 0, false, false, 2, 1);
 		case_product(k, 150, 330, 131, blocks ? 128 : 0, groups, false, 2, 1); /* tiles of 128 rows */
-		case_product(k, 500, 330, 131, blocks ? 128 : 0, groups, false, 4, 2); /* of 256 outputs, if bytes are multiplied */
+		case_product(k, 500, 330, 131, blocks ? 128 : 0, groups, false, 4, 2); /* of 256 outputs */
 		case_product(k, 150, 330, 70, 0, false, false, 2, 1);
 		case_product(k, 24, 3072, 1, 0, false, false, 3, 1);  /* 64 rows are read of the last panel's 8 */
 		case_product(k, 144, 3072, 1, 0, false, false, 2, 1); /* and of 72 the second 64 */

@@ -142,8 +142,8 @@ template <class T> static void expect_rounded(const struct rounded_rows &got, co
     uint32_t stride)
 {
 	struct rounded_rows  want(rows, width, got.to.scale_stride != 0, got.to.i8);
-	struct byte_rounding job = { y, want.q.data(), want.scales.data(), rows, width, stride, want.to.q_stride, want.to.scale_stride, 0,
-		NULL, 0 };
+	struct byte_rounding job = { y, want.q.data(), want.scales.data(), rows, width, stride, want.to.q_stride,
+		want.to.scale_stride, 0, NULL, 0 };
 	const dim3 grid(rows, byte_round_blocks(&job));
 
 	if (want.to.i8)
