@@ -6,7 +6,7 @@
  * 128 inputs.  What the checkpoint wants done to activations decides the kind: rounded ones meet the weights as bytes, others
  * as they are.  Everything else stays with the layout of rows.
  *
- * Where the kernels have run: on the host, under the emulator of tests/gpu/emulate.  Not yet on a device. */
+ * Where the kernels have run: on an H200, and on the host under the emulator of tests/gpu/emulate. */
 #include "gpu/fmt_byte_load.cuh"
 #include "gpu/launch.cuh"
 #include "gpu/types.cuh"

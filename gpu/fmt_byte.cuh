@@ -27,7 +27,8 @@
  * that is computed from it; with a fixed scale infinity is the largest value that there is, and NaN makes the scale NaN.
  * e4m3 weights with patterns that are no number have scales of NaN (fmt_byte_load.cuh).
  *
- * Where this has run: on the host, under the emulator of tests/gpu/emulate.  Not yet on a device. */
+ * Where this has run: on an H200, where f8 in blocks and by rows has cuBLASLt's bits, and on the host under the emulator of
+ * tests/gpu/emulate. */
 #ifndef PENSTOCK_GPU_FMT_BYTE_CUH
 #define PENSTOCK_GPU_FMT_BYTE_CUH
 
@@ -433,7 +434,8 @@ template <enum byte_kind KIND, int MT, int H> __device__ static inline void byte
 		if constexpr (byte_wide(KIND)) {
 			const int k16 = 8 / H * part + q;
 
-			wgmma_rs<E, MT>(sum, a[q], wgmma_descriptor(x + k16 / 4 * (MT * 128) + k16 % 4 * 32, 16, 1024, SWIZZLE_128), k16 > 0);
+			wgmma_rs<E, MT>(sum, a[q], wgmma_descriptor(x + k16 / 4 * (MT * 128) + k16 % 4 * 32, 16, 1024, SWIZZLE_128),
+			    k16 > 0);
 		} else
 			wgmma_ss<E, MT>(sum, wgmma_descriptor(w + 32 * q, 16, 1024, SWIZZLE_128), wgmma_descriptor(x + 32 * q, 16, 1024,
 			    SWIZZLE_128), q > 0);
