@@ -444,7 +444,8 @@ template <enum byte_kind KIND, int MT, int H> __device__ static inline void byte
 
 /* total += sum · (w · x): W0 and W1 for the upper and the lower eight rows of a warp's sixteen, X for this thread's columns;
  * of wide weights that is 1. */
-template <bool WIDE, int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1, const float *x)
+template <bool WIDE, int MT> __device__ static inline void byte_promote(float *total, const float *sum, float w0, float w1,
+    const float *x)
 {
 #pragma unroll
 	for (int j = 0; j < MT / 8; j++) {
@@ -588,8 +589,8 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte_total(struct byte_consumer *c,
     float (*total)[MT / 2], const uint32_t *w_at, const uint32_t *w0, const uint32_t *w1)
 {
-	constexpr int P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), H = byte_parts(KIND, MT, T), SUMS = byte_sums(KIND, MT, T);
-	constexpr int COUNT = S * P * T * H, BUFFERS = byte_buffers(MT, T);
+	constexpr int P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), H = byte_parts(KIND, MT, T), COUNT = S * P * T * H;
+	constexpr int SUMS = byte_sums(KIND, MT, T), BUFFERS = byte_buffers(MT, T);
 	const struct byte_product *p = c->p;
 	const float   *words = (const float *)c->shared;
 	const uint32_t panel = p->tile_rows * BYTE_GROUP, x_bytes = byte_x_bytes(KIND, MT), x_step = p->x_scale_stride ? MT : 0;
@@ -621,7 +622,7 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 			if (early)
 				byte_multiply<KIND, MT, H>(sum[j / H % SUMS], a[j % BUFFERS], w, x, j % H);
 			if (j > 0) {
-				const int i = j - 1, stage = i / (P * T * H);
+				const int i = j - 1, stage = i / (P * T * H), at = i / H % T; /* of what is waited for */
 				uint32_t  g = (step + stage) * P + i / (T * H) % P;
 
 				if (early)
@@ -631,7 +632,7 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 				if (i % H == H - 1) {
 					wgmma_settle<MT / 2>(sum[i / H % SUMS]);
 					g = p->granule ? g < p->groups ? g : p->groups - 1 : 0; /* behind the last group there are only zeros */
-					byte_promote<byte_wide(KIND), MT>(total[i / H % T], sum[i / H % SUMS], words[w0[i / H % T] + g], words[w1[i / H % T] + g],
+					byte_promote<byte_wide(KIND), MT>(total[at], sum[i / H % SUMS], words[w0[at] + g], words[w1[at] + g],
 					    words + x_scales[stage] + i / (T * H) % P * x_step);
 				}
 				if (i % (P * T * H) == P * T * H - 1)
