@@ -345,9 +345,9 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 	    maps[2], p);
 }
 
-/* Whether the library serves products of more rows than LIBRARY_LEAST: it is asked once for each shape and bucket of rows, in a
+/* Whether the library serves products of LIBRARY_LEAST rows and more: it is asked once for each shape and bucket of rows, in a
  * rehearsal, and serves where row 0 has the bits of our own kernel. */
-enum { LIBRARY_LEAST = 129, PLANS_MAX = 256 };
+enum { LIBRARY_LEAST = 65, PLANS_MAX = 256 };
 
 struct byte_plan {
 	uint32_t n, k, granule, bucket;
