@@ -427,6 +427,11 @@ enum status normalizer_apply(const struct normalizer *normalizer, const char *te
 		text = scratch[target].len ? scratch[target].data : "";
 		len = scratch[target].len;
 		target = !target;
+		if (head) { /* what the first character became may be composed with what follows it */
+			*head = *head < len ? *head : len;
+			while (*head && *head < len && ((unsigned char)text[*head] & 0xc0) == 0x80)
+				++*head;
+		}
 	}
 	*ret = text;
 	*ret_len = len;

@@ -211,6 +211,9 @@ def test_odd_files():
             ("of equal merges the last counts", {"model": twice}, "abcab", [0, 4, 3], "a bc ab"),
             ("the text of nothing stands between all characters", {"model": pairs, "pre_tokenizer": empty}, "ab", [0, 1], "a b"),
             ("and can be replaced", {"model": pairs, "normalizer": between}, "a", [1, 2], "b ab"),
+            ("the first character is composed with the next", {"model": {"type": "WordLevel", "vocab": {"u": 0, "_A": 1, "_x": 2}, "unk_token": "u"}, "normalizer": {
+                "type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "NFD"}, {"type": "StripAccents"}]}, "pre_tokenizer": {
+                    "type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": True}}, "A\u0308 x", [1, 2], "_A _x"),
             ("an expression that is a text", {"model": pairs, "decoder": plain}, "abba", [2, 1, 0], "xbbx")):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "tokenizer.json")
