@@ -44,7 +44,7 @@ template <class T, int DIM, class E> static enum status launch_tiles(struct cuda
 template <class T, int DIM, class E> static enum status launch_decode(struct cuda_backend *cuda, struct attention_job *job)
 {
 	const struct step *step = &cuda->step;
-	uint64_t work, blocks = 2 * (uint64_t)cuda->multiprocessors;
+	uint64_t work, blocks = decode_each<E> * (uint64_t)cuda->multiprocessors;
 	uint32_t rows_max = step->decode_rows_max ? step->decode_rows_max : 1;
 
 	job->row_tiles = (rows_max * job->group + 15) / 16;

@@ -19,7 +19,9 @@
 enum { DECODE_THREADS = 128, DECODE_WARPS = DECODE_THREADS / 32, DECODE_ROWS = 16 };
 
 /* Tiles on their way; afterwards the warps' results lie there: o [4][16][DIM], m and l [4][16]. */
-template <class E> constexpr int decode_stages = kv_is_byte<E> ? 5 : 3;
+template <class E> constexpr int decode_stages = kv_is_byte<E> ? 4 : 3;
+/* Blocks that share a multiprocessor: what becomes of bytes in registers takes more warps than of 16 bits. */
+template <class E> constexpr int decode_each = kv_is_byte<E> ? 3 : 2;
 template <class E, int DIM> constexpr size_t decode_shared(void)
 {
 	size_t tiles = decode_stages<E> * attention_stage<E, DIM>::bytes;
@@ -240,8 +242,8 @@ template <class T, int DIM> __device__ static inline void decode_finish(const st
 }
 
 /* E: what pages hold, T or bytes. */
-template <class T, int DIM, class E = T> static __global__ void __launch_bounds__(DECODE_THREADS) decode_kernel(
-    struct attention_job job)
+template <class T, int DIM, class E = T> static __global__ void __launch_bounds__(DECODE_THREADS,
+    decode_each<E>) decode_kernel(struct attention_job job)
 {
 	DYNAMIC_SHARED(stages);
 	__shared__ int         last;
