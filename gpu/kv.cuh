@@ -7,7 +7,7 @@
 #define PENSTOCK_GPU_KV_CUH
 
 #include "gpu/block.cuh"
-#include "gpu/fmt_byte.cuh"
+#include "gpu/byte_round.cuh"
 #include "model/backend.h"
 
 #include <math.h>

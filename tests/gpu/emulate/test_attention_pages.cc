@@ -6,7 +6,7 @@
 #include "gpu/attention_decode.cuh"
 #include "gpu/attention_plain.cuh"
 #include "gpu/attention_prefill.cuh"
-#include "gpu/fmt_byte.cuh"
+#include "gpu/byte_round.cuh"
 
 #include <algorithm>
 #include <type_traits>
