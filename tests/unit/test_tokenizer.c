@@ -605,6 +605,31 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* What tokenizer.ggml.pre names, told by how digits are cut. */
+START_TEST(names_of_splits)
+{
+	static const struct {
+		const char *name;
+		size_t      pieces; /* of 1234 */
+	} splits[] = { { "gpt-2", 1 }, { "smollm", 4 }, { "qwen2", 4 }, { "glm4", 2 }, { "chatglm-bpe", 2 }, { "llama-bpe", 2 },
+		{ "gpt-4o", 2 }, { "deepseek-v3", 2 } };
+	struct text_span span = { "1234", 4, false };
+
+	for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+		struct recipe recipe = { "gpt2", splits[i].name, 8, 3, { "1", "2", "3", "4", "12", "123", "1234", "<s>" },
+			{ 1, 1, 1, 1, 1, 1, 1, 3 }, { "1 2", "12 3", "123 4" } };
+		struct token_list list = { NULL, 0, 0 };
+		struct model      made = { 0 };
+		struct error      error;
+		ck_assert_msg(load(&recipe, &made, &error) == STATUS_OK, "%s", error.message);
+		ck_assert_int_eq(tokenizer_encode(made.tokenizer, &span, 1, 10, &list, &error), STATUS_OK);
+		ck_assert_msg(list.count == splits[i].pieces, "%s: %zu", splits[i].name, list.count);
+		token_list_free(&list);
+		model_free(&made);
+	}
+}
+END_TEST
+
 /* A merge may lead through a control token, but text never becomes one. */
 START_TEST(merges_never_make_control_tokens)
 {
@@ -662,6 +687,7 @@ int main(void)
 	tcase_add_test(tcase, every_spelling_of_a_scanner_is_found);
 	tcase_add_test(tcase, normal_forms);
 	tcase_add_test(tcase, a_run_of_marks_is_not_slow);
+	tcase_add_test(tcase, names_of_splits);
 	tcase_add_test(tcase, merges_never_make_control_tokens);
 	tcase_add_test(tcase, merging_equals_definition);
 	tcase_add_test(tcase, whole_tokens_are_those_that_merging_makes);
