@@ -6,7 +6,7 @@
  * parts together in their order.  Longer pieces of prompts are cut into tiles of 64 rows for attention_prefill.cuh, which
  * sees a context 64 tokens at a time from its beginning.  Both use tensor cores on 16-bit types with heads of 64 or 128, whether
  * pages hold that type or bytes (attention_byte.cuh).
- * With own kernels and pages of 64 tokens, decode goes through attention_hopper.cuh instead (it has not run on a device yet).
+ * With own kernels and pages of 64 tokens, decode goes through attention_hopper.cuh instead.
  * Everything else, float32 among it, goes through a plain kernel, one block for a head of a row.
  */
 #include "gpu/attention_decode.cuh"
@@ -23,12 +23,7 @@ bool attention_is_own(const struct cuda_backend *cuda, const struct kv_group_des
 	return cuda->kernels == KERNELS_OWN && cuda->dtype != DTYPE_F32 && desc->kind == KV_PAIRS && desc->type == KV_FLOAT &&
 	    desc->block_size == ATTENTION_PAGE && (desc->head_dim == 64 || desc->head_dim == 128) && desc->kv_heads <= UINT8_MAX &&
 	    heads % desc->kv_heads == 0 && heads / desc->kv_heads <= HOPPER_GROUP_MAX &&
-	    attention_own_blocks(cuda, 1) <= ATTENTION_BLOCKS_MAX;
-}
-
-uint32_t attention_own_blocks(const struct cuda_backend *cuda, uint32_t tiles)
-{
-	return (uint32_t)(cuda->multiprocessors * (tiles == 1 ? cuda->attention_each : 1));
+	    cuda->multiprocessors <= ATTENTION_BLOCKS_MAX;
 }
 
 /* ---- Launches ---- */
@@ -61,7 +56,7 @@ template <class T, int DIM, class E> static enum status launch_decode(struct cud
 template <class T, int DIM> static enum status launch_own(struct cuda_backend *cuda, const struct attention_job *job)
 {
 	const struct step *step = &cuda->step;
-	uint32_t           blocks = attention_own_blocks(cuda, step->pass_tiles[job->kv_group]);
+	uint32_t           blocks = (uint32_t)cuda->multiprocessors;
 
 	if (step->rung == CUDA_RUNGS_MAX && step->work_max == 0 && !step->uncovered)
 		return STATUS_OK;
@@ -72,9 +67,9 @@ template <class T, int DIM> static enum status launch_own(struct cuda_backend *c
 		.group = job->group, .partial_heads = job->partial_heads, .scale = job->scale, .full = job->full,
 		.mark = mark_next(cuda, FAULT_ATTENTION_DECODES) };
 	if (step->pass_tiles[job->kv_group] == 1)
-		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 1>, blocks,
-		    hopper_blocks<1>::threads, hopper_sizes<T, DIM, 1>::shared, own);
-	return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 2>, blocks, hopper_blocks<2>::threads,
+		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 1>, blocks, HOPPER_THREADS,
+		    hopper_sizes<T, DIM, 1>::shared, own);
+	return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 2>, blocks, HOPPER_THREADS,
 	    hopper_sizes<T, DIM, 2>::shared, own);
 }
 
@@ -119,7 +114,6 @@ template <class T, int DIM, class E> static enum status allow_pages(struct cuda_
 template <class T, int DIM> static enum status prepare(struct cuda_backend *cuda)
 {
 	cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-	int               each = 0;
 
 	if (allow_pages<T, DIM, T>(cuda) || allow_pages<T, DIM, kv_f8>(cuda) || allow_pages<T, DIM, kv_i8>(cuda))
 		return cuda->fault;
@@ -127,12 +121,8 @@ template <class T, int DIM> static enum status prepare(struct cuda_backend *cuda
 	    (cuda_check(cuda, cudaFuncSetAttribute(hopper_kernel<T, DIM, 1>, most, (int)hopper_sizes<T, DIM, 1>::shared),
 	         "cudaFuncSetAttribute") ||
 	        cuda_check(cuda, cudaFuncSetAttribute(hopper_kernel<T, DIM, 2>, most, (int)hopper_sizes<T, DIM, 2>::shared),
-	            "cudaFuncSetAttribute") ||
-	        cuda_check(cuda, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, hopper_kernel<T, DIM, 1>,
-	            hopper_blocks<1>::threads, hopper_sizes<T, DIM, 1>::shared), "the occupancy of own attention")))
+	            "cudaFuncSetAttribute")))
 		return cuda->fault;
-	if (each > 0 && each < cuda->attention_each)
-		cuda->attention_each = each;
 	return STATUS_OK;
 }
 
@@ -140,7 +130,6 @@ enum status attention_prepare(struct cuda_backend *cuda)
 {
 	enum status status;
 
-	cuda->attention_each = hopper_blocks<1>::each;
 	(status = prepare<__nv_bfloat16, 64>(cuda)) || (status = prepare<__nv_bfloat16, 128>(cuda)) ||
 	    (status = prepare<__half, 64>(cuda)) || (status = prepare<__half, 128>(cuda));
 	return status;

@@ -1,13 +1,19 @@
 /* attention_hopper.cuh: decode attention that reads pages with bulk copies (sm_90): one to eight rows of a sequence.
  *
- * Blocks stay: each goes through its units (attention_plan.h).  One warp brings pages of 64 tokens, keys and values of a KV
- * head in one copy each, into a ring that fills shared memory; four warps take 16 tokens of every page each, for a tile of
- * 16 rows of (query, head of the group); four more take a second tile of the same pages:
+ * A block stays on each multiprocessor and goes through its units (attention_plan.h).  One warp brings pages of 64 tokens, keys
+ * and values of a KV head in one copy each, into a ring that fills shared memory.  Eight warps take two pages at a time, for a
+ * pass of one or two tiles of 16 rows of (query, head of the group):
  *
- *      producer     units, block tables ─► [ K | V ] [ K | V ] …      a ring of pages, two mbarriers each: full, empty
- *      warp w       tokens 16w…16w + 15 of each page: s = q kᵀ ─► softmax ─► o += p v, all of it in registers
- *      tile         the four (m, l, o) in order of warps ─► the run's: y if it is the only one, else a partial result
+ *      producer     units, their q ─► [ slot ] [ slot ] [ slot ]; block tables ─► [ K | V ] [ K | V ] …   a ring of pages
+ *      warp w       tokens 16w…16w + 15 of 128: s = q kᵀ ─► its maxima ─► (barrier) ─► p = 2^(s − m), to shared memory ─► (barrier)
+ *      warp w       columns DIM/8 · w…: o += p v over all 128 tokens
+ *      run          o / l into y if it is the only one, else a partial result (m, l, o)
+ *      arriver      counts runs of which all has been written: a round trip to L2, while the others are in the next unit
  *      last block of FAN runs to arrive: these in their order; the last of those, of the whole sequence: the same ─► y
+ *
+ * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
+ * results together, few registers hold two tiles, and whether a pass has one or two changes no bit.  What is slow (a round trip
+ * to memory) has been asked for a unit ahead, or is waited for a unit later; the ring covers what is left.
  *
  * Who arrives last varies, what it computes does not.  Counters return to 0 for the next launch.
  *
@@ -31,30 +37,28 @@
 #include <math.h>
 
 enum {
-	HOPPER_WARPS = 4, HOPPER_TILE_THREADS = 32 * HOPPER_WARPS, /* of a tile; the producer is one more warp */
-	HOPPER_FAN = 16,               /* runs that are put together at once */
-	HOPPER_UNROLL = 4,             /* of them, loads of so many are under way */
-	HOPPER_GROUP_MAX = 32          /* query heads of a KV head */
+	HOPPER_WARPS = 8, HOPPER_CONSUMERS = 32 * HOPPER_WARPS,
+	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the arriver's */
+	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
+	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
+	HOPPER_FAN = 16,                        /* runs that are put together at once */
+	HOPPER_UNROLL = 8,                      /* of them, loads of so many are under way */
+	HOPPER_GROUP_MAX = 32                   /* query heads of a KV head */
 };
-
-/* A row of a warp's result in shared memory is so many floats longer than DIM: 8 rows then lie in different banks. */
-enum { HOPPER_PAD = 8 };
-
-/* With one tile two blocks share a multiprocessor: while one puts results together, pages come to the other.  With two tiles
- * registers are enough for one block.  Not measured yet: rings of 64 KiB saturated memory in other kernels. */
-template <int TILES> struct hopper_blocks {
-	static constexpr uint32_t threads = HOPPER_TILE_THREADS * TILES + 32;
-	static constexpr int each = TILES == 1 ? 2 : 1; /* of a multiprocessor */
-	static constexpr uint32_t ring = TILES == 1 ? 64 << 10 : 192 << 10; /* bytes of shared memory for pages */
-};
+static_assert(HOPPER_TOKENS == 2 * ATTENTION_PAGE, "warps 0 to 3 have the first page, the others the second");
 
 /* Bytes. */
 template <class T, int DIM, int TILES> struct hopper_sizes {
 	static constexpr uint32_t page = ATTENTION_PAGE * DIM * sizeof(T); /* keys, or values, of a KV head */
-	static constexpr uint32_t stages = hopper_blocks<TILES>::ring / (2 * page); /* of the ring, in number */
-	static constexpr uint32_t results = HOPPER_WARPS * 16 * (DIM + HOPPER_PAD + 2) * sizeof(float); /* each warp's o, m, l */
-	static constexpr uint32_t shared = stages * (2 * page + 2 * sizeof(mbarrier)) + results + 16;
+	static constexpr uint32_t stages = (TILES == 1 ? 192 << 10 : 160 << 10) / (2 * page); /* of the ring, in number */
+	static constexpr uint32_t q_row = DIM * sizeof(T) + 16; /* eight of them lie in different banks */
+	static constexpr uint32_t slot = 64 + 16 * TILES * q_row; /* a unit and its q */
+	static constexpr uint32_t weights = 16 * TILES * HOPPER_TOKENS * sizeof(T);
+	static constexpr uint32_t words = 16 * TILES * HOPPER_WARPS * sizeof(float); /* one of each row and warp */
+	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words +
+	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
 };
+static_assert(sizeof(struct attention_unit) <= 64, "a slot has 64 bytes for a unit");
 
 struct hopper_job {
 	const void *qkv, *keys, *values; /* pools of the layer: [blocks][kv_heads][64][head_dim], chunks swapped */
@@ -72,25 +76,32 @@ struct hopper_job {
 };
 
 /* Where things lie in shared memory. */
-template <class T, int DIM> struct hopper_shared_parts {
-	char     *ring;
-	float    *o, *m, *l; /* [HOPPER_WARPS][16][DIM + HOPPER_PAD], [HOPPER_WARPS][16] */
-	mbarrier *full, *empty;
-	int32_t  *last;
+struct hopper_shared_parts {
+	char     *ring, *slots, *weights; /* weights [tile][16][HOPPER_TOKENS], chunks swapped as in a page */
+	float    *maxima, *sums;          /* [rows of the pass][HOPPER_WARPS] */
+	mbarrier *full, *empty;           /* pages, [stages] */
+	mbarrier *known, *forgotten;      /* units, [HOPPER_SLOTS] */
+	mbarrier *stored, *decided;       /* partial results, and whether they were the last: [2] */
+	int32_t  *last;                   /* [2], and one for the consumers' own use */
 };
 
-template <class T, int DIM, int TILES> __device__ static inline struct hopper_shared_parts<T, DIM> hopper_parts(char *shared)
+template <class T, int DIM, int TILES> __device__ static inline struct hopper_shared_parts hopper_parts(char *shared)
 {
-	struct hopper_shared_parts<T, DIM> parts;
-	constexpr uint32_t                 stages = hopper_sizes<T, DIM, TILES>::stages;
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	struct hopper_shared_parts          parts;
 
 	parts.ring = shared;
-	parts.o = (float *)(shared + stages * 2 * hopper_sizes<T, DIM, TILES>::page);
-	parts.m = parts.o + HOPPER_WARPS * 16 * (DIM + HOPPER_PAD);
-	parts.l = parts.m + HOPPER_WARPS * 16;
-	parts.full = (mbarrier *)(parts.l + HOPPER_WARPS * 16);
-	parts.empty = parts.full + stages;
-	parts.last = (int32_t *)(parts.empty + stages);
+	parts.slots = parts.ring + sizes::stages * 2 * sizes::page;
+	parts.weights = parts.slots + HOPPER_SLOTS * sizes::slot;
+	parts.maxima = (float *)(parts.weights + sizes::weights);
+	parts.sums = parts.maxima + sizes::words / sizeof(float);
+	parts.full = (mbarrier *)(parts.sums + sizes::words / sizeof(float));
+	parts.empty = parts.full + sizes::stages;
+	parts.known = parts.empty + sizes::stages;
+	parts.forgotten = parts.known + HOPPER_SLOTS;
+	parts.stored = parts.forgotten + HOPPER_SLOTS;
+	parts.decided = parts.stored + 2;
+	parts.last = (int32_t *)(parts.decided + 2);
 	return parts;
 }
 
@@ -100,51 +111,13 @@ template <int TILES> __device__ static inline bool hopper_has_rows(const struct 
 	return (uint32_t)unit->pass * 16 * TILES < unit->rows * job->group && unit->head < job->kv_heads;
 }
 
-/* ---- The producer ---- */
-
-template <class T, int DIM, int TILES> __device__ static inline void hopper_produce(const struct hopper_job *job,
-    const struct hopper_shared_parts<T, DIM> &shared)
+/* Rows of the pass that are there. */
+template <int TILES> __device__ static inline uint32_t hopper_live(const struct hopper_job *job, const struct attention_unit *unit)
 {
-	constexpr uint32_t    stages = hopper_sizes<T, DIM, TILES>::stages, page_bytes = hopper_sizes<T, DIM, TILES>::page;
-	uint32_t              lane = threadIdx.x % 32, brought = 0;
-	bool                  waited = false;
-	struct attention_unit unit = job->units[blockIdx.x], next = unit;
+	uint32_t left = unit->rows * job->group - (uint32_t)unit->pass * 16 * TILES;
 
-	for (bool more = unit.runs != 0; more; unit = next) {
-		uint32_t pages = (uint32_t)(unit.end - unit.begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
-		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE, mine = 0; /* pages that no row of the step is in */
-
-		more = unit.next >= 0;
-		if (more)
-			next = job->units[unit.next];
-		for (uint32_t p = 0; p < pages && hopper_has_rows<TILES>(job, &unit); p++, brought++) {
-			int32_t page;
-
-			if (p % 32 == 0)
-				mine = p + lane < pages ? job->tables[unit.table + (int32_t)(p + lane)] : 0;
-			page = __shfl_sync(~0u, mine, (int)(p % 32));
-			if (!waited && (int32_t)p >= old) {
-				dependency_wait();
-				waited = true;
-			}
-			if (lane == 0) {
-				uint32_t  stage = brought % stages, left = (uint32_t)(unit.end - unit.begin) - p * ATTENTION_PAGE;
-				uint32_t  bytes = (left < ATTENTION_PAGE ? left : (uint32_t)ATTENTION_PAGE) * DIM * (uint32_t)sizeof(T);
-				size_t    at = ((size_t)page * job->kv_heads + unit.head) * page_bytes;
-				char     *to = shared.ring + stage * 2 * page_bytes;
-
-				if (brought >= stages)
-					barrier_wait(&shared.empty[stage], (brought / stages + 1) % 2);
-				barrier_expect(&shared.full[stage], 2 * bytes);
-				bulk_copy(to, (const char *)job->keys + at, bytes, &shared.full[stage]);
-				bulk_copy(to + page_bytes, (const char *)job->values + at, bytes, &shared.full[stage]);
-			}
-			__syncwarp();
-		}
-	}
+	return left < 16 * TILES ? left : 16 * TILES;
 }
-
-/* ---- Consumers ---- */
 
 /* Row ROW of (query, head of the group) of a unit's sequence in an array of rows STRIDE apart. */
 __device__ static inline size_t hopper_vector(const struct hopper_job *job, const struct attention_unit *unit, uint32_t row,
@@ -155,92 +128,130 @@ __device__ static inline size_t hopper_vector(const struct hopper_job *job, cons
 	return (size_t)((uint32_t)unit->first_row + query) * stride + (size_t)head * dim;
 }
 
-/* o [16, DIM] += p [16, 16] · v for tokens [TOKEN, TOKEN + 16) of a page of which COUNT are there. */
-template <class T, int DIM> __device__ static inline void hopper_values(const uint32_t p[4], uint32_t values, uint32_t token,
-    uint32_t count, float o[DIM / 8][4])
+/* ---- The producer ---- */
+
+/* The unit and its q into slot NUMBER; a unit of no runs, without q, is the end.  By the whole warp. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_tell(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared, const struct attention_unit *unit, uint32_t number)
 {
-	uint32_t lane = threadIdx.x % 32, row = token + lane / 8 % 2 * 8 + lane % 8, masks[2];
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, rows = unit->runs ? hopper_live<TILES>(job, unit) : 0;
+	char    *to = shared.slots + slot * sizes::slot;
 
-	for (uint32_t i = 0; i < 2; i++) { /* of the two tokens that a lane has of each eight */
-		uint32_t first = token + i * 8 + lane % 4 * 2;
-
-		masks[i] = (first < count ? 0xffff : 0) | (first + 1 < count ? 0xffff0000 : 0);
+	if (number >= HOPPER_SLOTS)
+		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
+	if (lane == 0) {
+		*(struct attention_unit *)to = *unit;
+		barrier_expect(&shared.known[slot], rows * DIM * (uint32_t)sizeof(T));
 	}
-#pragma unroll
-	for (int d = 0; d < DIM / 16; d++) {
-		uint32_t b[4];
-
-		ldmatrix_x4_trans(b, values + tile_at<DIM>(row, (uint32_t)d * 2 + lane / 16));
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			b[i] &= masks[i % 2];
-		mma_m16n8k16<T>(o[2 * d], p, b);
-		mma_m16n8k16<T>(o[2 * d + 1], p, b + 2);
-	}
+	__syncwarp();
+	if (lane < rows)
+		bulk_copy(to + 64 + lane * sizes::q_row, (const T *)job->qkv + hopper_vector(job, unit,
+		    (uint32_t)unit->pass * 16 * TILES + lane, job->stride, DIM), DIM * sizeof(T), &shared.known[slot]);
 }
 
-/* Four columns of as many rows of a tile as each of THREADS threads has. */
-template <int DIM, int THREADS> struct hopper_columns {
-	static constexpr uint32_t lanes = DIM / 4, apart = THREADS / lanes, each = 16 / apart;
+/* Blocks of the first 32 pages of a unit, one a lane. */
+__device__ static inline int32_t hopper_blocks(const struct hopper_job *job, const struct attention_unit *unit, uint32_t first)
+{
+	uint32_t at = first + threadIdx.x % 32, pages = (uint32_t)(unit->end - unit->begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+
+	return at < pages ? job->tables[unit->table + (int32_t)at] : 0;
+}
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_produce(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	uint32_t              lane = threadIdx.x % 32, brought = 0, told = 0;
+	bool                  waited = false;
+	struct attention_unit unit = job->units[blockIdx.x], next = unit;
+	int32_t               mine, ahead = hopper_blocks(job, &unit, 0);
+
+	for (bool more = unit.runs != 0; more; unit = next) {
+		uint32_t pages = (uint32_t)(unit.end - unit.begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
+		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE; /* pages that no row of the step is in */
+		bool     known = false;
+
+		more = unit.next >= 0;
+		if (more)
+			next = job->units[unit.next];
+		mine = ahead;
+		for (uint32_t p = 0; p < pages && hopper_has_rows<TILES>(job, &unit); p++, brought++) {
+			int32_t page;
+
+			if (p % 32 == 0 && p > 0)
+				mine = hopper_blocks(job, &unit, p);
+			page = __shfl_sync(~0u, mine, (int)(p % 32));
+			if (!known && (waited || (int32_t)p >= old || p == sizes::stages)) {
+				if (!waited)
+					dependency_wait();
+				known = waited = true;
+				hopper_tell<T, DIM, TILES>(job, shared, &unit, told++);
+			}
+			if (lane == 0) {
+				uint32_t  stage = brought % sizes::stages, left = (uint32_t)(unit.end - unit.begin) - p * ATTENTION_PAGE;
+				uint32_t  bytes = (left < ATTENTION_PAGE ? left : (uint32_t)ATTENTION_PAGE) * DIM * (uint32_t)sizeof(T);
+				size_t    at = ((size_t)page * job->kv_heads + unit.head) * sizes::page;
+				char     *to = shared.ring + stage * 2 * sizes::page;
+
+				if (brought >= sizes::stages)
+					barrier_wait(&shared.empty[stage], (brought / sizes::stages + 1) % 2);
+				barrier_expect(&shared.full[stage], 2 * bytes);
+				bulk_copy(to, (const char *)job->keys + at, bytes, &shared.full[stage]);
+				bulk_copy(to + sizes::page, (const char *)job->values + at, bytes, &shared.full[stage]);
+			}
+			__syncwarp();
+			if (p + 1 == pages && !known) {
+				dependency_wait();
+				known = waited = true;
+				hopper_tell<T, DIM, TILES>(job, shared, &unit, told++);
+			}
+		}
+		if (more)
+			ahead = hopper_blocks(job, &next, 0);
+	}
+	unit.runs = 0;
+	hopper_tell<T, DIM, TILES>(job, shared, &unit, told);
+}
+
+/* ---- Consumers ---- */
+
+/* A run and those that it is put together with, in rows of heads of the partial results. */
+struct hopper_run {
+	uint32_t members, fans; /* runs of its FAN; how many of those the sequence has */
+	size_t   step;          /* from a run to the next */
+	size_t   first, group, at; /* of the sequence's first run, of its FAN's, and its own */
 };
 
-template <class T> __device__ static inline void hopper_store(const struct hopper_job *job, const struct attention_unit *unit,
-    uint32_t row, uint32_t dim, uint32_t column, const float v[4], float l)
+template <int TILES> __device__ static inline struct hopper_run hopper_run_of(const struct hopper_job *job,
+    const struct attention_unit *unit)
 {
-	uint2 words;
+	uint32_t          run = (uint32_t)unit->begin / attention_run_own((uint32_t)unit->context), fan = run / HOPPER_FAN;
+	struct hopper_run ret;
 
-	words.x = pair_of<T>(v[0] / l, v[1] / l);
-	words.y = pair_of<T>(v[2] / l, v[3] / l);
-	*(uint2 *)((T *)job->y + hopper_vector(job, unit, row, job->y_stride, dim) + column) = words;
+	ret.fans = (unit->runs + HOPPER_FAN - 1u) / HOPPER_FAN;
+	ret.members = unit->runs - fan * HOPPER_FAN;
+	ret.members = ret.members < HOPPER_FAN ? ret.members : (uint32_t)HOPPER_FAN;
+	ret.step = (size_t)unit->rows * job->partial_heads;
+	ret.first = (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + (size_t)unit->pass * 16 * TILES;
+	ret.group = ret.first + fan * HOPPER_FAN * ret.step;
+	ret.at = ret.first + run * ret.step;
+	return ret;
 }
 
-/* The four warps' results of the tile whose first row is ROW, in order of warps: into y, or partial results from AT on.  By
- * all consumers. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_reduce(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_shared_parts<T, DIM> &shared, uint32_t row, uint32_t live, size_t at)
-{
-	typedef hopper_columns<DIM, HOPPER_TILE_THREADS * TILES> columns;
-	uint32_t column = threadIdx.x % columns::lanes * 4;
-
-#pragma unroll
-	for (uint32_t i = 0; i < columns::each; i++) {
-		uint32_t r = threadIdx.x / columns::lanes + i * columns::apart;
-		float    most = -INFINITY, weights = 0, sum[4] = { 0, 0, 0, 0 };
-
-		if (r >= live)
-			continue;
-#pragma unroll
-		for (int w = 0; w < HOPPER_WARPS; w++)
-			most = fmaxf(most, shared.m[w * 16 + r]);
-#pragma unroll
-		for (int w = 0; w < HOPPER_WARPS; w++) {
-			float  factor = most > -INFINITY ? exp2f(shared.m[w * 16 + r] - most) : 0;
-			float4 v = *(const float4 *)(shared.o + (w * 16 + r) * (DIM + HOPPER_PAD) + column);
-
-			weights += shared.l[w * 16 + r] * factor;
-			sum[0] += v.x * factor;
-			sum[1] += v.y * factor;
-			sum[2] += v.z * factor;
-			sum[3] += v.w * factor;
-		}
-		if (unit->runs == 1) {
-			hopper_store<T>(job, unit, row + r, DIM, column, sum, weights);
-			continue;
-		}
-		*(float4 *)(job->partials + (at + r) * DIM + column) = make_float4(sum[0], sum[1], sum[2], sum[3]);
-		if (column == 0)
-			*(float2 *)(job->sums + 2 * (at + r)) = make_float2(most, weights);
-	}
-}
+/* Four columns of as many rows of a tile as each consumer has. */
+template <int DIM> struct hopper_columns {
+	static constexpr uint32_t lanes = DIM / 4, apart = HOPPER_CONSUMERS / lanes, each = 16 / apart;
+};
 
 /* COUNT partial results STEP rows apart from FIRST on become one, in their order: in place of the first, or y (IN_PLACE of
- * false).  Of a tile whose first row is ROW, by its threads.  Lanes hold a row's (m, l) of one partial result each. */
+ * false).  Of a tile whose first row is ROW, by all consumers.  Lanes hold a row's (m, l) of one partial result each. */
 template <class T, int DIM> __device__ static inline void hopper_combine(const struct hopper_job *job,
     const struct attention_unit *unit, uint32_t row, uint32_t live, size_t first, size_t step, uint32_t count, bool in_place)
 {
-	typedef hopper_columns<DIM, HOPPER_TILE_THREADS> columns;
+	typedef hopper_columns<DIM> columns;
 	uint32_t column = threadIdx.x % columns::lanes * 4, lane = threadIdx.x % 32;
-	uint32_t mine = threadIdx.x % HOPPER_TILE_THREADS / columns::lanes;
+	uint32_t mine = threadIdx.x / columns::lanes;
 	float    m[columns::each], l[columns::each], acc[columns::each][4], most[columns::each];
 
 #pragma unroll
@@ -260,7 +271,7 @@ template <class T, int DIM> __device__ static inline void hopper_combine(const s
 		most[i] = m[i];
 		for (int o = HOPPER_FAN / 2; o; o >>= 1)
 			most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], o));
-		m[i] = most[i] > -INFINITY ? exp2f(m[i] - most[i]) : 0; /* maxima become factors */
+		m[i] = most[i] > -INFINITY ? exp2_approximate(m[i] - most[i]) : 0; /* maxima become factors */
 		l[i] *= m[i];
 		for (int o = HOPPER_FAN / 2; o; o >>= 1)
 			l[i] += __shfl_xor_sync(~0u, l[i], o);
@@ -298,7 +309,11 @@ template <class T, int DIM> __device__ static inline void hopper_combine(const s
 		if (r >= live)
 			continue;
 		if (!in_place) {
-			hopper_store<T>(job, unit, row + r, DIM, column, acc[i], l[i]);
+			uint2 words;
+
+			words.x = pair_of<T>(acc[i][0] / l[i], acc[i][1] / l[i]);
+			words.y = pair_of<T>(acc[i][2] / l[i], acc[i][3] / l[i]);
+			*(uint2 *)((T *)job->y + hopper_vector(job, unit, row + r, job->y_stride, DIM) + column) = words;
 			continue;
 		}
 		*(float4 *)(job->partials + (first + r) * DIM + column) = make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
@@ -308,169 +323,386 @@ template <class T, int DIM> __device__ static inline void hopper_combine(const s
 }
 
 /* Whether this block is the last of COUNT to come to COUNTER, which then is 0 again; what the others wrote before is seen. */
-template <int TILES> __device__ static inline bool hopper_arrive(int32_t *counter, uint32_t count, int32_t *last)
+__device__ static inline bool hopper_arrive(int32_t *counter, uint32_t count)
 {
-	bool ret;
+	bool last;
 
 	__threadfence();
-	named_barrier_sync(1, HOPPER_TILE_THREADS * TILES);
-	if (threadIdx.x == 0) {
-		*last = atomicAdd(counter, 1) == (int32_t)count - 1;
-		if (*last)
-			*counter = 0;
-	}
-	named_barrier_sync(1, HOPPER_TILE_THREADS * TILES);
-	ret = *last;
+	last = atomicAdd(counter, 1) == (int32_t)count - 1;
+	if (last)
+		*counter = 0;
 	__threadfence();
-	return ret;
+	return last;
 }
 
-/* A run's results are there: puts together what nobody else is still working on. */
+/* What is left to do for a unit whose run is one of several, the HANDED-th of this block: puts together what nobody else is
+ * still working on. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_finish(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_shared_parts<T, DIM> &shared)
+    const struct attention_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
 {
-	uint32_t count = unit->rows * job->group, row = (uint32_t)unit->pass * 16 * TILES;
-	uint32_t mine = threadIdx.x / HOPPER_TILE_THREADS * 16; /* first row of this thread's tile */
-	uint32_t live = row + mine >= count ? 0 : count - row - mine < 16 ? count - row - mine : 16;
-	uint32_t run = (uint32_t)unit->begin / attention_run_own((uint32_t)unit->context), fan = run / HOPPER_FAN;
-	uint32_t fans = (unit->runs + HOPPER_FAN - 1u) / HOPPER_FAN, members = unit->runs - fan * HOPPER_FAN;
-	size_t   step = (size_t)unit->rows * job->partial_heads;
-	size_t   first = (size_t)unit->first + (size_t)unit->head * count + row, group = first + fan * HOPPER_FAN * step;
+	struct hopper_run run = hopper_run_of<TILES>(job, unit);
+	uint32_t          row = (uint32_t)unit->pass * 16 * TILES, live = hopper_live<TILES>(job, unit);
 
-	members = members < HOPPER_FAN ? members : (uint32_t)HOPPER_FAN;
-	if (!hopper_arrive<TILES>(job->arrived + group, members, shared.last))
+	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
+	if (!shared.last[handed % 2])
 		return;
-	if (live)
-		hopper_combine<T, DIM>(job, unit, row + mine, live, group + mine, step, members, fans > 1);
-	/* The counter of the second run is that of no FAN. */
-	if (fans == 1 || !hopper_arrive<TILES>(job->arrived + first + step, fans, shared.last))
+	for (uint32_t t = 0; t < live; t += 16)
+		hopper_combine<T, DIM>(job, unit, row + t, live - t, run.group + t, run.step, run.members, run.fans > 1);
+	if (run.fans == 1)
 		return;
-	if (live)
-		hopper_combine<T, DIM>(job, unit, row + mine, live, first + mine, HOPPER_FAN * step, fans, false);
+	named_barrier_sync(1, HOPPER_CONSUMERS);
+	if (threadIdx.x == 0) /* the counter of the second run is that of no FAN */
+		shared.last[2] = hopper_arrive(job->arrived + run.first + run.step, run.fans);
+	named_barrier_sync(1, HOPPER_CONSUMERS);
+	for (uint32_t t = 0; t < live && shared.last[2]; t += 16)
+		hopper_combine<T, DIM>(job, unit, row + t, live - t, run.first + t, HOPPER_FAN * run.step, run.fans, false);
 }
 
-/* A unit: pages as they come, the warps' results together, then the runs'.  BROUGHT counts pages of all units. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_shared_parts<T, DIM> &shared, uint32_t *brought)
+/* What a warp knows of a unit: all rows' scores of its tokens, and its columns of the results.  m and l are those of rows g and
+ * g + 8 of a tile; sums l are of each lane's own tokens. */
+template <int DIM, int TILES> struct hopper_state {
+	uint32_t q[TILES][DIM / 16][4];
+	float    o[TILES][DIM / 64][4], m[TILES][2], l[TILES][2];
+	int32_t  limit[TILES][2]; /* tokens that a row sees end here */
+};
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_begin(const struct hopper_job *job,
+    const struct attention_unit *unit, uint32_t q_at, struct hopper_state<DIM, TILES> *state)
 {
-	constexpr uint32_t   stages = hopper_sizes<T, DIM, TILES>::stages, page_bytes = hopper_sizes<T, DIM, TILES>::page;
-	struct softmax_state state = { { -INFINITY, -INFINITY }, { 0, 0 } };
-	uint32_t lane = threadIdx.x % 32, tile = threadIdx.x / HOPPER_TILE_THREADS, warp = threadIdx.x / 32 % HOPPER_WARPS;
-	uint32_t count = unit->rows * job->group, row = (uint32_t)unit->pass * 16 * TILES, q[DIM / 16][4];
-	float    o[DIM / 8][4], factor = job->scale * 1.44269504088896f;
-	int32_t  limit[2];
-	const T *from[2];
-	size_t   at;
+	uint32_t lane = threadIdx.x % 32, live = hopper_live<TILES>(job, unit);
 
 #pragma unroll
-	for (int r = 0; r < 2; r++) {
-		uint32_t mine = row + tile * 16 + lane / 4 + 8 * (uint32_t)r;
-		bool     there = mine < count;
+	for (uint32_t t = 0; t < TILES; t++) {
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			uint32_t mine = 16 * t + lane / 4 + 8 * r;
+			int32_t  limit = unit->context;
 
-		limit[r] = !there ? 0 : job->full ? unit->context : unit->context - unit->rows + (int32_t)(mine / job->group) + 1;
-		limit[r] = limit[r] < unit->end ? limit[r] : unit->end;
-		from[r] = there ? (const T *)job->qkv + hopper_vector(job, unit, mine, job->stride, DIM) : NULL;
+			if (mine >= live)
+				limit = 0;
+			else if (!job->full)
+				limit += 1 - unit->rows + (int32_t)(((uint32_t)unit->pass * 16 * TILES + mine) / job->group);
+			state->limit[t][r] = limit < unit->end ? limit : unit->end;
+			state->m[t][r] = -INFINITY;
+			state->l[t][r] = 0;
+		}
+#pragma unroll
+		for (uint32_t k = 0; k < DIM / 16; k++) /* rows that are not there: anything, their scores are masked */
+			ldmatrix_x4(state->q[t][k], q_at + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row +
+			    (2 * k + lane / 16) * 16);
+#pragma unroll
+		for (uint32_t d = 0; d < DIM / 64; d++)
+			for (uint32_t i = 0; i < 4; i++)
+				state->o[t][d][i] = 0;
 	}
-	load_query<T, DIM>(from[0], from[1], q);
-#pragma unroll
-	for (int d = 0; d < DIM / 8; d++)
-		for (int i = 0; i < 4; i++)
-			o[d][i] = 0;
-	for (int32_t first = unit->begin; first < unit->end; first += ATTENTION_PAGE, ++*brought) {
-		uint32_t stage = *brought % stages, keys = shared_address(shared.ring + stage * 2 * page_bytes), p[4];
-		float    s[2][4];
+}
 
-		barrier_wait(&shared.full[stage], *brought / stages % 2); /* by every warp, every time: none falls a phase behind */
-		if (row + tile * 16 < count) {
-			multiply_keys<T, DIM>(q, keys, warp * 16, s);
-#pragma unroll
-			for (int i = 0; i < 8; i++) {
-				int32_t token = first + (int32_t)(warp * 16 + (uint32_t)i / 4 * 8 + lane % 4 * 2) + i % 2;
-				float  *score = &s[i / 4][i % 4];
+/* s of the warp's 16 tokens, of which FIRST is the context's token that lies 16 · warp before; KEYS: their page, 0: there is
+ * none.  Maxima go to shared memory. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_scores(const struct hopper_shared_parts &shared,
+    const struct hopper_state<DIM, TILES> *state, uint32_t keys, int32_t first, float scale, float s[TILES][2][4])
+{
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = warp % 4 * 16 + lane / 16 * 8 + lane % 8;
 
-				*score = token < limit[i / 2 % 2] ? *score * factor : -INFINITY;
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t i = 0; i < 8; i++)
+			s[t][i / 4][i % 4] = 0;
+	if (keys) {
+#pragma unroll
+		for (uint32_t k = 0; k < DIM / 16; k++) {
+			uint32_t b[4];
+
+			ldmatrix_x4(b, keys + tile_at<DIM>(token, k * 2 + lane / 8 % 2));
+#pragma unroll
+			for (uint32_t t = 0; t < TILES; t++) {
+				mma_m16n8k16<T>(s[t][0], state->q[t][k], b);
+				mma_m16n8k16<T>(s[t][1], state->q[t][k], b + 2);
 			}
-			softmax_step<2, DIM / 8>(s, o, &state);
+		}
+	}
 #pragma unroll
-			for (int i = 0; i < 4; i++)
-				p[i] = pair_of<T>(s[i / 2][i % 2 * 2], s[i / 2][i % 2 * 2 + 1]);
-			hopper_values<T, DIM>(p, keys + page_bytes, warp * 16, (uint32_t)(unit->end - first), o);
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			int32_t left = state->limit[t][r] - first - (int32_t)(warp * 16 + lane % 4 * 2); /* from this lane's first token on */
+			float   most = -INFINITY;
+
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++) {
+				float *score = &s[t][i / 2][2 * r + i % 2];
+
+				*score = left > (int32_t)(i / 2 * 8 + i % 2) ? *score * scale : -INFINITY;
+				most = fmaxf(most, *score);
+			}
+			most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+			most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+			if (lane % 4 == 0)
+				shared.maxima[(16 * t + lane / 4 + 8 * r) * HOPPER_WARPS + warp] = most;
+		}
+}
+
+/* The online softmax: scores become weights in shared memory, by all warps' maxima; O is brought to the new ones. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_weigh(const struct hopper_shared_parts &shared,
+    struct hopper_state<DIM, TILES> *state, const float s[TILES][2][4])
+{
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			uint32_t mine = 16 * t + lane / 4 + 8 * r;
+			float4   a = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS);
+			float4   b = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS + 4);
+			float    larger = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
+			float    base, factor, sum = 0;
+
+			larger = fmaxf(larger, state->m[t][r]);
+			/* A row that has seen nothing yet keeps weights of 0, not exp2(−∞ + ∞). */
+			base = larger == -INFINITY ? 0 : larger;
+			factor = exp2_approximate(state->m[t][r] - base);
+			state->m[t][r] = larger;
+#pragma unroll
+			for (uint32_t j = 0; j < 2; j++) {
+				float low = exp2_approximate(s[t][j][2 * r] - base), high = exp2_approximate(s[t][j][2 * r + 1] - base);
+
+				*(uint32_t *)(shared.weights + tile_at<HOPPER_TOKENS>(mine, warp * 2 + j) + lane % 4 * 4) = pair_of<T>(low, high);
+				sum += low + high;
+			}
+			state->l[t][r] = state->l[t][r] * factor + sum;
+#pragma unroll
+			for (uint32_t d = 0; d < DIM / 64; d++) {
+				state->o[t][d][2 * r] *= factor;
+				state->o[t][d][2 * r + 1] *= factor;
+			}
+		}
+}
+
+/* o += p · v for 16 · 128 / DIM tokens from TOKEN on, of those COUNT that are there; VALUES are those of the page.  MASKED:
+ * some may be missing. */
+template <class T, int DIM, int TILES, bool MASKED> __device__ static inline void hopper_values(uint32_t weights, uint32_t values,
+    uint32_t token, uint32_t count, struct hopper_state<DIM, TILES> *state)
+{
+	constexpr uint32_t parts = 128 / DIM; /* of 16 tokens */
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, b[4];
+
+	ldmatrix_x4_trans(b, values + tile_at<DIM>(token % ATTENTION_PAGE + lane % (16 * parts),
+	    parts == 1 ? warp * 2 + lane / 16 : warp));
+	if (MASKED)
+#pragma unroll
+		for (uint32_t i = 0; i < 4; i++) { /* of the tokens that a lane has of each eight */
+			uint32_t first = token + i % (2 * parts) * 8 + lane % 4 * 2;
+
+			b[i] &= (first < count ? 0xffff : 0) | (first + 1 < count ? 0xffff0000 : 0);
+		}
+#pragma unroll
+	for (uint32_t i = 0; i < parts; i++)
+#pragma unroll
+		for (uint32_t t = 0; t < TILES; t++) {
+			uint32_t p[4];
+
+			ldmatrix_x4(p, weights + tile_at<HOPPER_TOKENS>(16 * t + lane % 16, token / 8 + 2 * i + lane / 16));
+			mma_m16n8k16<T>(state->o[t][0], p, b + 2 * i);
+			if (parts == 1)
+				mma_m16n8k16<T>(state->o[t][DIM / 64 - 1], p, b + 2);
+		}
+}
+
+/* The result of a run: y if it is the only one, else a partial result. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_store(const struct hopper_job *job,
+    const struct attention_unit *unit, const struct hopper_shared_parts &shared, struct hopper_state<DIM, TILES> *state)
+{
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, live = hopper_live<TILES>(job, unit);
+	uint32_t row = (uint32_t)unit->pass * 16 * TILES, column = warp * (DIM / 8) + lane % 4 * 2;
+	size_t   at = hopper_run_of<TILES>(job, unit).at;
+
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			float l = state->l[t][r];
+
+			l += __shfl_xor_sync(~0u, l, 1);
+			l += __shfl_xor_sync(~0u, l, 2);
+			if (lane % 4 == 0)
+				shared.sums[(16 * t + lane / 4 + 8 * r) * HOPPER_WARPS + warp] = l;
+		}
+	named_barrier_sync(1, HOPPER_CONSUMERS);
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			uint32_t mine = 16 * t + lane / 4 + 8 * r;
+			float    sum = 0, *o = &state->o[t][0][2 * r];
+
+			if (mine >= live)
+				continue;
+#pragma unroll
+			for (uint32_t w = 0; w < HOPPER_WARPS; w++)
+				sum += shared.sums[mine * HOPPER_WARPS + w];
+			if (unit->runs == 1) {
+				T *y = (T *)job->y + hopper_vector(job, unit, row + mine, job->y_stride, DIM) + column;
+
+#pragma unroll
+				for (uint32_t d = 0; d < DIM / 64; d++)
+					*(uint32_t *)(y + 8 * d) = pair_of<T>(o[4 * d] / sum, o[4 * d + 1] / sum);
+				continue;
+			}
+#pragma unroll
+			for (uint32_t d = 0; d < DIM / 64; d++)
+				*(float2 *)(job->partials + (at + mine) * DIM + column + 8 * d) = make_float2(o[4 * d], o[4 * d + 1]);
+			if (column == 0)
+				*(float2 *)(job->sums + 2 * (at + mine)) = make_float2(state->m[t][r], sum);
+		}
+}
+
+/* Pages of a unit as they come, and the result of its run; q lies at Q_AT.  BROUGHT counts pages of all units. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
+    const struct attention_unit *unit, uint32_t q_at, const struct hopper_shared_parts &shared, uint32_t *brought)
+{
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, weights = shared_address(shared.weights);
+	struct hopper_state<DIM, TILES> state;
+
+	hopper_begin<T, DIM, TILES>(job, unit, q_at, &state);
+	for (int32_t first = unit->begin; first < unit->end; first += HOPPER_TOKENS) {
+		uint32_t count = (uint32_t)(unit->end - first), pages = count > ATTENTION_PAGE ? 2 : 1, at[2], stage[2];
+		float    s[TILES][2][4];
+
+		/* By every warp, every time: none falls a phase behind. */
+#pragma unroll
+		for (uint32_t p = 0; p < 2; p++) {
+			stage[p] = (*brought + p) % sizes::stages;
+			at[p] = shared_address(shared.ring + stage[p] * 2 * sizes::page);
+			if (p < pages)
+				barrier_wait(&shared.full[stage[p]], (*brought + p) / sizes::stages % 2);
+		}
+		*brought += pages;
+		hopper_scores<T, DIM, TILES>(shared, &state, warp / 4 >= pages ? 0 : warp < 4 ? at[0] : at[1], first,
+		    job->scale * 1.44269504088896f, s);
+		named_barrier_sync(1, HOPPER_CONSUMERS);
+		hopper_weigh<T, DIM, TILES>(shared, &state, s);
+		named_barrier_sync(1, HOPPER_CONSUMERS);
+		if (count >= HOPPER_TOKENS) {
+#pragma unroll
+			for (uint32_t token = 0; token < HOPPER_TOKENS; token += 16 * 128 / DIM)
+				hopper_values<T, DIM, TILES, false>(weights, at[token / ATTENTION_PAGE] + sizes::page, token, count, &state);
+		} else {
+#pragma unroll 1
+			for (uint32_t token = 0; token < count; token += 16 * 128 / DIM)
+				hopper_values<T, DIM, TILES, true>(weights, (token < ATTENTION_PAGE ? at[0] : at[1]) + sizes::page, token, count,
+				    &state);
 		}
 		__syncwarp();
 		if (lane == 0)
-			barrier_arrive(&shared.empty[stage]);
+			for (uint32_t p = 0; p < pages; p++)
+				barrier_arrive(&shared.empty[stage[p]]);
 	}
-	at = (size_t)unit->first + (size_t)((uint32_t)unit->begin / attention_run_own((uint32_t)unit->context)) * unit->rows *
-	    job->partial_heads + (size_t)unit->head * count + row;
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		state.l[r] += __shfl_xor_sync(~0u, state.l[r], 1);
-		state.l[r] += __shfl_xor_sync(~0u, state.l[r], 2);
-	}
-	for (uint32_t t = 0; t < TILES && row + 16 * t < count; t++) { /* shared memory has room for one */
-		if (t > 0)
-			named_barrier_sync(1, HOPPER_TILE_THREADS * TILES);
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			uint32_t to = warp * 16 + lane / 4 + 8 * (uint32_t)r;
+	hopper_store<T, DIM, TILES>(job, unit, shared, &state);
+}
 
-			if (tile != t)
-				break;
-			if (lane % 4 == 0) {
-				shared.m[to] = state.m[r];
-				shared.l[to] = state.l[r];
-			}
-#pragma unroll
-			for (int d = 0; d < DIM / 8; d++)
-				*(float2 *)(shared.o + to * (DIM + HOPPER_PAD) + (uint32_t)d * 8 + lane % 4 * 2) =
-				    make_float2(o[d][2 * r], o[d][2 * r + 1]);
+/* All units of the block. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_work(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0;
+
+	for (uint32_t number = 0, slot = 0, before = 0;; number++, before = slot, slot = (slot + 1) % HOPPER_SLOTS) {
+		const struct attention_unit *last = (const struct attention_unit *)(shared.slots + before * sizes::slot);
+		struct attention_unit        unit;
+		bool                         more;
+
+		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
+		unit = *(const struct attention_unit *)(shared.slots + slot * sizes::slot);
+		more = unit.runs != 0;
+		if (more)
+			hopper_consume<T, DIM, TILES>(job, &unit, shared_address(shared.slots + slot * sizes::slot + 64), shared, &brought);
+		if (more && unit.runs > 1) {
+			__syncwarp();
+			if (lane == 0)
+				barrier_arrive(&shared.stored[handed % 2]);
 		}
-		named_barrier_sync(1, HOPPER_TILE_THREADS * TILES);
-		hopper_reduce<T, DIM, TILES>(job, unit, shared, row + 16 * t, count - row - 16 * t < 16 ? count - row - 16 * t : 16,
-		    at + 16 * t);
+		if (number > 0) {
+			if (last->runs > 1)
+				hopper_finish<T, DIM, TILES>(job, last, shared, handed - 1);
+			__syncwarp();
+			if (lane == 0)
+				barrier_arrive(&shared.forgotten[before]);
+		}
+		if (!more)
+			return;
+		handed += unit.runs > 1;
 	}
-	if (unit->runs > 1)
-		hopper_finish<T, DIM, TILES>(job, unit, shared);
-	named_barrier_sync(1, HOPPER_TILE_THREADS * TILES); /* shared results are free */
+}
+
+/* ---- The arriver ---- */
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_count(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	uint32_t lane = threadIdx.x % 32, handed = 0;
+
+	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
+	for (uint32_t row = blockIdx.x; row < (uint32_t)*job->rows; row += gridDim.x)
+		for (uint32_t i = lane * 8; job->row_sequence[row] < 0 && i < job->q_heads * DIM; i += 32 * 8)
+			*(uint4 *)((T *)job->y + (size_t)row * job->y_stride + i) = make_uint4(0, 0, 0, 0);
+	for (uint32_t number = 0; lane == 0; number++) {
+		uint32_t                     slot = number % HOPPER_SLOTS;
+		const struct attention_unit *unit;
+
+		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
+		unit = (const struct attention_unit *)(shared.slots + slot * hopper_sizes<T, DIM, TILES>::slot);
+		if (unit->runs == 0)
+			break;
+		if (unit->runs > 1) {
+			struct hopper_run run = hopper_run_of<TILES>(job, unit);
+
+			barrier_wait(&shared.stored[handed % 2], handed / 2 % 2);
+			shared.last[handed % 2] = hopper_arrive(job->arrived + run.group, run.members);
+			barrier_arrive(&shared.decided[handed % 2]);
+			handed++;
+		}
+		barrier_arrive(&shared.forgotten[slot]);
+	}
 }
 
 /* As many blocks as `units` were planned for. */
-template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(hopper_blocks<TILES>::threads,
-    hopper_blocks<TILES>::each) hopper_kernel(struct hopper_job job)
+template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_kernel(struct hopper_job job)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	constexpr uint32_t                 consumers = HOPPER_TILE_THREADS * TILES;
-	struct hopper_shared_parts<T, DIM> shared = hopper_parts<T, DIM, TILES>(shared_memory());
-	uint32_t                           brought = 0;
+	struct hopper_shared_parts shared = hopper_parts<T, DIM, TILES>(shared_memory());
 
 	if (threadIdx.x == 0) {
 		for (uint32_t s = 0; s < hopper_sizes<T, DIM, TILES>::stages; s++) {
 			barrier_init(&shared.full[s], 1);
-			barrier_init(&shared.empty[s], HOPPER_WARPS * TILES);
+			barrier_init(&shared.empty[s], HOPPER_WARPS);
+		}
+		for (uint32_t s = 0; s < HOPPER_SLOTS; s++) {
+			barrier_init(&shared.known[s], 1);
+			barrier_init(&shared.forgotten[s], HOPPER_WARPS + 1);
+		}
+		for (uint32_t s = 0; s < 2; s++) {
+			barrier_init(&shared.stored[s], HOPPER_WARPS);
+			barrier_init(&shared.decided[s], 1);
 		}
 		fence_barrier_init();
 	}
 	__syncthreads();
 	dependents_launch();
-	if (threadIdx.x >= consumers) {
+	if (threadIdx.x / 32 == HOPPER_WARPS) {
 		hopper_produce<T, DIM, TILES>(&job, shared);
 		return;
 	}
 	dependency_wait();
 	mark_begin(job.mark);
-	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
-	for (uint32_t row = blockIdx.x; row < (uint32_t)*job.rows; row += gridDim.x)
-		for (uint32_t i = threadIdx.x; job.row_sequence[row] < 0 && i < job.q_heads * DIM; i += consumers)
-			((T *)job.y)[(size_t)row * job.y_stride + i] = from_float<T>(0);
-	for (int32_t u = (int32_t)blockIdx.x; u >= 0;) {
-		struct attention_unit unit = job.units[u];
-
-		if (unit.runs == 0)
-			break;
-		if (hopper_has_rows<TILES>(&job, &unit))
-			hopper_consume<T, DIM, TILES>(&job, &unit, shared, &brought);
-		u = unit.next;
-	}
+	if (threadIdx.x / 32 < HOPPER_WARPS)
+		hopper_work<T, DIM, TILES>(&job, shared);
+	else
+		hopper_count<T, DIM, TILES>(&job, shared);
 #endif
 }
 

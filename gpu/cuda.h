@@ -293,7 +293,6 @@ struct cuda_backend {
 	struct step_staging  staging[CUDA_SLOTS];
 	uint32_t             staging_words, tables_max, tables_group, units_max[BACKEND_KV_GROUPS_MAX];
 	struct attention_planner *planner;
-	int                       attention_each; /* blocks of own attention that share a multiprocessor, in passes of one tile */
 	struct sample_staging samples[BACKEND_SAMPLES_MAX];
 	struct slot_staging  slot_staging[CUDA_SLOT_STAGES];
 	uint16_t            *slot_biases; /* [logit_rows]: biases of each slot */
@@ -484,8 +483,6 @@ enum status kv_settle_heads(struct cuda_backend *cuda, struct cuda_rows *qkv);
 enum status attention_prepare(struct cuda_backend *cuda);
 /* Whether decode attention of this group is that of attention_hopper.cuh: never changes, since bits do. */
 bool        attention_is_own(const struct cuda_backend *cuda, const struct kv_group_desc *desc);
-/* Blocks that its units are planned for, in passes of so many tiles. */
-uint32_t    attention_own_blocks(const struct cuda_backend *cuda, uint32_t tiles);
 enum status cuda_attention(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,
     uint32_t q_heads, float scale, struct activation *y);
 enum status cuda_attention_full(struct backend *b, const struct activation *qkv, uint32_t group, uint32_t layer,

@@ -41,7 +41,7 @@ static void section_words(const struct cuda_backend *cuda, uint64_t ret[SECTION_
 static uint32_t units_of(const struct cuda_backend *cuda, int g)
 {
 	uint64_t partials = cuda->scratch.partial_rows, heads = cuda->scratch.limits.q_heads ? cuda->scratch.limits.q_heads : 1;
-	uint64_t units = (uint64_t)attention_own_blocks(cuda, 1) + partials / 16 + (partials / heads + 1) * cuda->kv[g].desc.kv_heads;
+	uint64_t units = (uint64_t)cuda->multiprocessors + partials / 16 + (partials / heads + 1) * cuda->kv[g].desc.kv_heads;
 
 	return !cuda->kv[g].swizzle ? 0 : units < INT32_MAX ? (uint32_t)units : (uint32_t)INT32_MAX;
 }
@@ -325,7 +325,7 @@ static enum status fill_units(struct cuda_backend *cuda, const struct batch *bat
 			part[parts++] = { sequences[s].first_row, sequences[s].rows, sequences[s].context,
 				items[sequences[s].first_item].partial, sequences[s].table[g] };
 	step->pass_tiles[g] = step->decode_rows_max * group > 16 || group > 16 ? 2 : 1;
-	shape.blocks = attention_own_blocks(cuda, step->pass_tiles[g]);
+	shape.blocks = (uint32_t)cuda->multiprocessors;
 	shape.pass_rows = 16 * step->pass_tiles[g];
 	units = attention_plan(cuda->planner, &shape, parts, (struct attention_unit *)(filler->words + filler->next),
 	    cuda->units_max[g]);

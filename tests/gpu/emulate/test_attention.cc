@@ -179,7 +179,7 @@ template <class T, int DIM, int TILES> static std::vector<T> run(const char *nam
 	options.before.push_back({ partials.data(), partials.size() * sizeof(float) });
 	options.before.push_back({ sums.data(), sums.size() * sizeof(float) });
 	options.before.push_back({ arrived.data(), arrived.size() * sizeof(int32_t) });
-	error = emulate(blocks, hopper_blocks<TILES>::threads, hopper_sizes<T, DIM, TILES>::shared, options,
+	error = emulate(blocks, HOPPER_THREADS, hopper_sizes<T, DIM, TILES>::shared, options,
 	    [&] { hopper_kernel<T, DIM, TILES>(job); });
 	expect(!error, "%s: %s", name, error);
 	for (int32_t a : arrived)
