@@ -7,9 +7,10 @@
  *      producer     units, their q ─► [ slot ] [ slot ] [ slot ]; block tables ─► [ K | V ] [ K | V ] …   a ring of pages
  *      warp w       tokens 16w…16w + 15 of 128: s = q kᵀ ─► its maxima ─► (barrier) ─► p = 2^(s − m), to shared memory ─► (barrier)
  *      warp w       columns DIM/8 · w…: o += p v over all 128 tokens
- *      run          o / l into y if it is the only one, else a partial result (m, l, o)
- *      arriver      counts runs of which all has been written: a round trip to L2, while the others are in the next unit
- *      last block of FAN runs to arrive: these in their order; the last of those, of the whole sequence: the same ─► y
+ *      run          put together with those of the group before it (attention_plan.h)
+ *      unit         o / l into y if it is the only one, else a partial result (m, l, o)
+ *      arriver      counts units of which all has been written: a round trip to L2, while the others are in the next unit
+ *      last block of a sequence to arrive: partial results in the order of the context ─► y
  *
  * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
  * results together, few registers hold two tiles, and whether a pass has one or two changes no bit.  What is slow (a round trip
@@ -19,8 +20,8 @@
  *
  * Pages lie in the pool as in shared memory, 16-byte chunks of a row swapped by its number (struct cuda_kv, swizzle): whoever
  * writes a row does that, and a page of one head is one contiguous copy without a tensor map.  Of a page that is not full
- * only the rows of the context are copied; what lies behind them in the ring may be anything, NaN too, and is masked where
- * keys become scores and where values become operands (0 · NaN is NaN).
+ * only the rows of the context are copied; what lies behind them in the ring may be anything, NaN too: scores are masked, values
+ * become zeroes.
  *
  * Before dependency_wait.  Units and block tables are constants of a step: `take` has ended before the step's first kernel
  * begins, which must not be launched as its dependent.  Pages whose tokens are all older than the step's rows were written in
@@ -41,8 +42,7 @@ enum {
 	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the arriver's */
 	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
 	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
-	HOPPER_FAN = 16,                        /* runs that are put together at once */
-	HOPPER_UNROLL = 8,                      /* of them, loads of so many are under way */
+	HOPPER_UNROLL = 8,                      /* results whose loads are under way, of those that are put together */
 	HOPPER_GROUP_MAX = 32                   /* query heads of a KV head */
 };
 static_assert(HOPPER_TOKENS == 2 * ATTENTION_PAGE, "warps 0 to 3 have the first page, the others the second");
@@ -55,7 +55,8 @@ template <class T, int DIM, int TILES> struct hopper_sizes {
 	static constexpr uint32_t slot = 64 + 16 * TILES * q_row; /* a unit and its q */
 	static constexpr uint32_t weights = 16 * TILES * HOPPER_TOKENS * sizeof(T);
 	static constexpr uint32_t words = 16 * TILES * HOPPER_WARPS * sizeof(float); /* one of each row and warp */
-	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words +
+	static constexpr uint32_t totals = TILES * (DIM / 16 + 4) * HOPPER_CONSUMERS * sizeof(float); /* o, m, l of each thread */
+	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words + totals +
 	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
 };
 static_assert(sizeof(struct attention_unit) <= 64, "a slot has 64 bytes for a unit");
@@ -79,10 +80,11 @@ struct hopper_job {
 struct hopper_shared_parts {
 	char     *ring, *slots, *weights; /* weights [tile][16][HOPPER_TOKENS], chunks swapped as in a page */
 	float    *maxima, *sums;          /* [rows of the pass][HOPPER_WARPS] */
+	float    *totals;                 /* of a group's runs so far: [o, m and l of a thread][HOPPER_CONSUMERS] */
 	mbarrier *full, *empty;           /* pages, [stages] */
 	mbarrier *known, *forgotten;      /* units, [HOPPER_SLOTS] */
 	mbarrier *stored, *decided;       /* partial results, and whether they were the last: [2] */
-	int32_t  *last;                   /* [2], and one for the consumers' own use */
+	int32_t  *last;                   /* [2] */
 };
 
 template <class T, int DIM, int TILES> __device__ static inline struct hopper_shared_parts hopper_parts(char *shared)
@@ -95,7 +97,8 @@ template <class T, int DIM, int TILES> __device__ static inline struct hopper_sh
 	parts.weights = parts.slots + HOPPER_SLOTS * sizes::slot;
 	parts.maxima = (float *)(parts.weights + sizes::weights);
 	parts.sums = parts.maxima + sizes::words / sizeof(float);
-	parts.full = (mbarrier *)(parts.sums + sizes::words / sizeof(float));
+	parts.totals = parts.sums + sizes::words / sizeof(float);
+	parts.full = (mbarrier *)(parts.totals + sizes::totals / sizeof(float));
 	parts.empty = parts.full + sizes::stages;
 	parts.known = parts.empty + sizes::stages;
 	parts.forgotten = parts.known + HOPPER_SLOTS;
@@ -130,12 +133,12 @@ __device__ static inline size_t hopper_vector(const struct hopper_job *job, cons
 
 /* ---- The producer ---- */
 
-/* The unit and its q into slot NUMBER; a unit of no runs, without q, is the end.  By the whole warp. */
+/* The unit and its q into slot NUMBER; a unit of no results, without q, is the end.  By the whole warp. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_tell(const struct hopper_job *job,
     const struct hopper_shared_parts &shared, const struct attention_unit *unit, uint32_t number)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
-	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, rows = unit->runs ? hopper_live<TILES>(job, unit) : 0;
+	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, rows = unit->results ? hopper_live<TILES>(job, unit) : 0;
 	char    *to = shared.slots + slot * sizes::slot;
 
 	if (number >= HOPPER_SLOTS)
@@ -163,11 +166,12 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
 	uint32_t              lane = threadIdx.x % 32, brought = 0, told = 0;
+	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
 	bool                  waited = false;
 	struct attention_unit unit = job->units[blockIdx.x], next = unit;
 	int32_t               mine, ahead = hopper_blocks(job, &unit, 0);
 
-	for (bool more = unit.runs != 0; more; unit = next) {
+	for (bool more = unit.results != 0; more; unit = next) {
 		uint32_t pages = (uint32_t)(unit.end - unit.begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
 		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE; /* pages that no row of the step is in */
 		bool     known = false;
@@ -182,6 +186,8 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 			if (p % 32 == 0 && p > 0)
 				mine = hopper_blocks(job, &unit, p);
 			page = __shfl_sync(~0u, mine, (int)(p % 32));
+			if (more && p + 1 == pages) /* what `next` is has come meanwhile, unless there is one page */
+				ahead = hopper_blocks(job, &next, 0);
 			if (!known && (waited || (int32_t)p >= old || p == sizes::stages)) {
 				if (!waited)
 					dependency_wait();
@@ -197,8 +203,8 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 				if (brought >= sizes::stages)
 					barrier_wait(&shared.empty[stage], (brought / sizes::stages + 1) % 2);
 				barrier_expect(&shared.full[stage], 2 * bytes);
-				bulk_copy(to, (const char *)job->keys + at, bytes, &shared.full[stage]);
-				bulk_copy(to + sizes::page, (const char *)job->values + at, bytes, &shared.full[stage]);
+				bulk_copy(to, (const char *)job->keys + at, bytes, &shared.full[stage], policy);
+				bulk_copy(to + sizes::page, (const char *)job->values + at, bytes, &shared.full[stage], policy);
 			}
 			__syncwarp();
 			if (p + 1 == pages && !known) {
@@ -207,172 +213,138 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 				hopper_tell<T, DIM, TILES>(job, shared, &unit, told++);
 			}
 		}
-		if (more)
+		if (more && !hopper_has_rows<TILES>(job, &unit))
 			ahead = hopper_blocks(job, &next, 0);
 	}
-	unit.runs = 0;
+	unit.results = 0;
 	hopper_tell<T, DIM, TILES>(job, shared, &unit, told);
 }
 
 /* ---- Consumers ---- */
 
-/* A run and those that it is put together with, in rows of heads of the partial results. */
-struct hopper_run {
-	uint32_t members, fans; /* runs of its FAN; how many of those the sequence has */
-	size_t   step;          /* from a run to the next */
-	size_t   first, group, at; /* of the sequence's first run, of its FAN's, and its own */
+/* Where a unit's result lies, in rows of heads of the partial results. */
+struct hopper_place {
+	size_t first, step, at; /* of the sequence's first unit, from a unit to the next, and its own */
 };
 
-template <int TILES> __device__ static inline struct hopper_run hopper_run_of(const struct hopper_job *job,
+template <int TILES> __device__ static inline struct hopper_place hopper_place_of(const struct hopper_job *job,
     const struct attention_unit *unit)
 {
-	uint32_t          run = (uint32_t)unit->begin / attention_run_own((uint32_t)unit->context), fan = run / HOPPER_FAN;
-	struct hopper_run ret;
+	uint32_t            number = (uint32_t)unit->begin / attention_span((uint32_t)unit->context, unit->results);
+	struct hopper_place ret;
 
-	ret.fans = (unit->runs + HOPPER_FAN - 1u) / HOPPER_FAN;
-	ret.members = unit->runs - fan * HOPPER_FAN;
-	ret.members = ret.members < HOPPER_FAN ? ret.members : (uint32_t)HOPPER_FAN;
 	ret.step = (size_t)unit->rows * job->partial_heads;
 	ret.first = (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + (size_t)unit->pass * 16 * TILES;
-	ret.group = ret.first + fan * HOPPER_FAN * ret.step;
-	ret.at = ret.first + run * ret.step;
+	ret.at = ret.first + number * ret.step;
 	return ret;
 }
 
-/* Four columns of as many rows of a tile as each consumer has. */
-template <int DIM> struct hopper_columns {
-	static constexpr uint32_t lanes = DIM / 4, apart = HOPPER_CONSUMERS / lanes, each = 16 / apart;
-};
-
-/* COUNT partial results STEP rows apart from FIRST on become one, in their order: in place of the first, or y (IN_PLACE of
- * false).  Of a tile whose first row is ROW, by all consumers.  Lanes hold a row's (m, l) of one partial result each. */
-template <class T, int DIM> __device__ static inline void hopper_combine(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t row, uint32_t live, size_t first, size_t step, uint32_t count, bool in_place)
+/* Two results become one, x · A + y · B: so much is spelled out, to have the same bits wherever it is done.  M becomes the larger
+ * maximum. */
+__device__ static inline void hopper_factors(float *m, float other, float *a, float *b)
 {
-	typedef hopper_columns<DIM> columns;
-	uint32_t column = threadIdx.x % columns::lanes * 4, lane = threadIdx.x % 32;
-	uint32_t mine = threadIdx.x / columns::lanes;
-	float    m[columns::each], l[columns::each], acc[columns::each][4], most[columns::each];
+	float factor = fmaxf(*m, other) > -INFINITY ? exp2_approximate(-fabsf(__fsub_rn(*m, other))) : 0;
 
-#pragma unroll
-	for (uint32_t i = 0; i < columns::each; i++) {
-		uint32_t r = mine + i * columns::apart, of = lane % HOPPER_FAN;
-		float2   sum = make_float2(-INFINITY, 0);
+	*a = other > *m ? factor : 1;
+	*b = other > *m ? 1 : factor;
+	*m = fmaxf(*m, other);
+}
 
-		if (r < live && of < count)
-			sum = __ldcg((const float2 *)job->sums + first + of * step + r);
-		m[i] = sum.x;
-		l[i] = sum.y;
-		for (int c = 0; c < 4; c++)
-			acc[i][c] = 0;
-	}
-#pragma unroll
-	for (uint32_t i = 0; i < columns::each; i++) {
-		most[i] = m[i];
-		for (int o = HOPPER_FAN / 2; o; o >>= 1)
-			most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], o));
-		m[i] = most[i] > -INFINITY ? exp2_approximate(m[i] - most[i]) : 0; /* maxima become factors */
-		l[i] *= m[i];
-		for (int o = HOPPER_FAN / 2; o; o >>= 1)
-			l[i] += __shfl_xor_sync(~0u, l[i], o);
-	}
-	for (uint32_t j = 0; j < count; j += HOPPER_UNROLL) {
-		float4 v[HOPPER_UNROLL][columns::each];
+__device__ static inline float hopper_sum(float x, float a, float y, float b) { return __fmaf_rn(x, a, __fmul_rn(y, b)); }
 
-#pragma unroll
-		for (uint32_t n = 0; n < HOPPER_UNROLL; n++)
-#pragma unroll
-			for (uint32_t i = 0; i < columns::each; i++) {
-				uint32_t r = mine + i * columns::apart;
+/* The sequence's results for a tile whose first row is ROW, STEP rows apart from FIRST on, become y: those of GROUP one after
+ * the other, then those of the groups.  By all consumers. */
+template <class T, int DIM> __device__ static inline void hopper_combine(const struct hopper_job *job,
+    const struct attention_unit *unit, uint32_t row, uint32_t live, size_t first, size_t step, uint32_t group)
+{
+	constexpr uint32_t lanes = DIM / 4; /* of a row, four columns each */
+	uint32_t           column = threadIdx.x % lanes * 4, count = unit->results;
 
-				v[n][i] = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+	for (uint32_t r = threadIdx.x / lanes; r < 16; r += HOPPER_CONSUMERS / lanes) {
+		/* Of this group so far, and of the groups before; lanes hold the (m, l) of a result each. */
+		float  m = 0, l = 0, o[4] = {}, all_m = 0, all_l = 0, all_o[4] = {}, a = 0, b = 0;
+		float2 sums = {};
+		uint2  words;
+		const float *from = job->partials + (first + r) * DIM + column;
+
+		for (uint32_t j = 0; j < count; j += HOPPER_UNROLL) {
+			float4 v[HOPPER_UNROLL];
+
+			if (r < live && j + threadIdx.x % HOPPER_UNROLL < count)
+				sums = __ldcg((const float2 *)job->sums + first + (j + threadIdx.x % HOPPER_UNROLL) * step + r);
+#pragma unroll
+			for (uint32_t n = 0; n < HOPPER_UNROLL; n++) {
+				v[n] = make_float4(0, 0, 0, 0);
 				if (j + n < count && r < live)
-					v[n][i] = __ldcg((const float4 *)(job->partials + (first + (j + n) * step + r) * DIM + column));
+					v[n] = __ldcg((const float4 *)from);
+				from += step * DIM;
 			}
 #pragma unroll
-		for (uint32_t n = 0; n < HOPPER_UNROLL; n++)
-#pragma unroll
-			for (uint32_t i = 0; i < columns::each; i++) {
-				/* Factors of partial results that are not there are 0, as what was loaded for them. */
-				float factor = __shfl_sync(~0u, m[i], (int)((j + n) % HOPPER_FAN + lane / HOPPER_FAN * HOPPER_FAN));
+			for (uint32_t n = 0; n < HOPPER_UNROLL; n++) {
+				uint32_t number = j + n;
+				float    x[4] = { v[n].x, v[n].y, v[n].z, v[n].w };
+				float    its_m = __shfl_sync(~0u, sums.x, (int)n, HOPPER_UNROLL);
+				float    its_l = __shfl_sync(~0u, sums.y, (int)n, HOPPER_UNROLL);
 
-				acc[i][0] += v[n][i].x * factor;
-				acc[i][1] += v[n][i].y * factor;
-				acc[i][2] += v[n][i].z * factor;
-				acc[i][3] += v[n][i].w * factor;
+				if (number >= count)
+					break;
+				if (number % group)
+					hopper_factors(&m, its_m, &a, &b);
+				else
+					m = its_m;
+				l = number % group ? hopper_sum(l, a, its_l, b) : its_l;
+				for (int c = 0; c < 4; c++)
+					o[c] = number % group ? hopper_sum(o[c], a, x[c], b) : x[c];
+				if (number % group != group - 1 && number + 1 < count)
+					continue;
+				if (number >= group)
+					hopper_factors(&all_m, m, &a, &b);
+				else
+					all_m = m;
+				all_l = number >= group ? hopper_sum(all_l, a, l, b) : l;
+				for (int c = 0; c < 4; c++)
+					all_o[c] = number >= group ? hopper_sum(all_o[c], a, o[c], b) : o[c];
 			}
-	}
-#pragma unroll
-	for (uint32_t i = 0; i < columns::each; i++) {
-		uint32_t r = mine + i * columns::apart;
-
+		}
 		if (r >= live)
 			continue;
-		if (!in_place) {
-			uint2 words;
-
-			words.x = pair_of<T>(acc[i][0] / l[i], acc[i][1] / l[i]);
-			words.y = pair_of<T>(acc[i][2] / l[i], acc[i][3] / l[i]);
-			*(uint2 *)((T *)job->y + hopper_vector(job, unit, row + r, job->y_stride, DIM) + column) = words;
-			continue;
-		}
-		*(float4 *)(job->partials + (first + r) * DIM + column) = make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
-		if (column == 0)
-			*(float2 *)(job->sums + 2 * (first + r)) = make_float2(most[i], l[i]);
+		words.x = pair_of<T>(all_o[0] / all_l, all_o[1] / all_l);
+		words.y = pair_of<T>(all_o[2] / all_l, all_o[3] / all_l);
+		*(uint2 *)((T *)job->y + hopper_vector(job, unit, row + r, job->y_stride, DIM) + column) = words;
 	}
 }
 
-/* Whether this block is the last of COUNT to come to COUNTER, which then is 0 again; what the others wrote before is seen. */
-__device__ static inline bool hopper_arrive(int32_t *counter, uint32_t count)
-{
-	bool last;
-
-	__threadfence();
-	last = atomicAdd(counter, 1) == (int32_t)count - 1;
-	if (last)
-		*counter = 0;
-	__threadfence();
-	return last;
-}
-
-/* What is left to do for a unit whose run is one of several, the HANDED-th of this block: puts together what nobody else is
- * still working on. */
+/* What is left to do for a unit whose result is one of several, the HANDED-th of this block: if it was the last to arrive,
+ * puts them together. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_finish(const struct hopper_job *job,
     const struct attention_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
 {
-	struct hopper_run run = hopper_run_of<TILES>(job, unit);
-	uint32_t          row = (uint32_t)unit->pass * 16 * TILES, live = hopper_live<TILES>(job, unit);
+	struct hopper_place place = hopper_place_of<TILES>(job, unit);
+	uint32_t            live = hopper_live<TILES>(job, unit), run = attention_run_own((uint32_t)unit->context);
+	uint32_t            group = attention_span((uint32_t)unit->context, unit->results) > run ? 1 : (uint32_t)ATTENTION_GROUP;
 
 	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
-	if (!shared.last[handed % 2])
-		return;
-	for (uint32_t t = 0; t < live; t += 16)
-		hopper_combine<T, DIM>(job, unit, row + t, live - t, run.group + t, run.step, run.members, run.fans > 1);
-	if (run.fans == 1)
-		return;
-	named_barrier_sync(1, HOPPER_CONSUMERS);
-	if (threadIdx.x == 0) /* the counter of the second run is that of no FAN */
-		shared.last[2] = hopper_arrive(job->arrived + run.first + run.step, run.fans);
-	named_barrier_sync(1, HOPPER_CONSUMERS);
-	for (uint32_t t = 0; t < live && shared.last[2]; t += 16)
-		hopper_combine<T, DIM>(job, unit, row + t, live - t, run.first + t, HOPPER_FAN * run.step, run.fans, false);
+	for (uint32_t t = 0; t < live && shared.last[handed % 2]; t += 16)
+		hopper_combine<T, DIM>(job, unit, (uint32_t)unit->pass * 16 * TILES + t, live - t, place.first + t, place.step, group);
 }
 
 /* What a warp knows of a unit: all rows' scores of its tokens, and its columns of the results.  m and l are those of rows g and
  * g + 8 of a tile; sums l are of each lane's own tokens. */
 template <int DIM, int TILES> struct hopper_state {
-	uint32_t q[TILES][DIM / 16][4];
+	uint32_t q;               /* where it lies; registers for two tiles of it there are not */
 	float    o[TILES][DIM / 64][4], m[TILES][2], l[TILES][2];
 	int32_t  limit[TILES][2]; /* tokens that a row sees end here */
 };
 
-template <class T, int DIM, int TILES> __device__ static inline void hopper_begin(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t q_at, struct hopper_state<DIM, TILES> *state)
+template <int DIM, int TILES> __device__ static inline void hopper_begin(const struct hopper_job *job,
+    const struct attention_unit *unit, uint32_t q, struct hopper_state<DIM, TILES> *state)
 {
 	uint32_t lane = threadIdx.x % 32, live = hopper_live<TILES>(job, unit);
 
+	state->q = q;
 #pragma unroll
-	for (uint32_t t = 0; t < TILES; t++) {
+	for (uint32_t t = 0; t < TILES; t++)
 #pragma unroll
 		for (uint32_t r = 0; r < 2; r++) {
 			uint32_t mine = 16 * t + lane / 4 + 8 * r;
@@ -382,14 +354,18 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_begi
 				limit = 0;
 			else if (!job->full)
 				limit += 1 - unit->rows + (int32_t)(((uint32_t)unit->pass * 16 * TILES + mine) / job->group);
-			state->limit[t][r] = limit < unit->end ? limit : unit->end;
+			state->limit[t][r] = limit;
+		}
+}
+
+template <int DIM, int TILES> __device__ static inline void hopper_begin_run(struct hopper_state<DIM, TILES> *state)
+{
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++) {
+		for (uint32_t r = 0; r < 2; r++) {
 			state->m[t][r] = -INFINITY;
 			state->l[t][r] = 0;
 		}
-#pragma unroll
-		for (uint32_t k = 0; k < DIM / 16; k++) /* rows that are not there: anything, their scores are masked */
-			ldmatrix_x4(state->q[t][k], q_at + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row +
-			    (2 * k + lane / 16) * 16);
 #pragma unroll
 		for (uint32_t d = 0; d < DIM / 64; d++)
 			for (uint32_t i = 0; i < 4; i++)
@@ -397,10 +373,10 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_begi
 	}
 }
 
-/* s of the warp's 16 tokens, of which FIRST is the context's token that lies 16 · warp before; KEYS: their page, 0: there is
- * none.  Maxima go to shared memory. */
+/* s of the warp's 16 tokens, of which FIRST is the context's token that lies 16 · warp before, those before END; KEYS: their
+ * page, 0: there is none.  Maxima go to shared memory. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_scores(const struct hopper_shared_parts &shared,
-    const struct hopper_state<DIM, TILES> *state, uint32_t keys, int32_t first, float scale, float s[TILES][2][4])
+    const struct hopper_state<DIM, TILES> *state, uint32_t keys, int32_t first, int32_t end, float scale, float s[TILES][2][4])
 {
 	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = warp % 4 * 16 + lane / 16 * 8 + lane % 8;
 
@@ -416,9 +392,12 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 
 			ldmatrix_x4(b, keys + tile_at<DIM>(token, k * 2 + lane / 8 % 2));
 #pragma unroll
-			for (uint32_t t = 0; t < TILES; t++) {
-				mma_m16n8k16<T>(s[t][0], state->q[t][k], b);
-				mma_m16n8k16<T>(s[t][1], state->q[t][k], b + 2);
+			for (uint32_t t = 0; t < TILES; t++) { /* rows that are not there: anything, their scores are masked */
+				uint32_t q[4];
+
+				ldmatrix_x4(q, state->q + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row + (2 * k + lane / 16) * 16);
+				mma_m16n8k16<T>(s[t][0], q, b);
+				mma_m16n8k16<T>(s[t][1], q, b + 2);
 			}
 		}
 	}
@@ -426,7 +405,8 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 	for (uint32_t t = 0; t < TILES; t++)
 #pragma unroll
 		for (uint32_t r = 0; r < 2; r++) {
-			int32_t left = state->limit[t][r] - first - (int32_t)(warp * 16 + lane % 4 * 2); /* from this lane's first token on */
+			int32_t limit = state->limit[t][r] < end ? state->limit[t][r] : end;
+			int32_t left = limit - first - (int32_t)(warp * 16 + lane % 4 * 2); /* from this lane's first token on */
 			float   most = -INFINITY;
 
 #pragma unroll
@@ -480,43 +460,43 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_weig
 		}
 }
 
-/* o += p · v for 16 · 128 / DIM tokens from TOKEN on, of those COUNT that are there; VALUES are those of the page.  MASKED:
- * some may be missing. */
-template <class T, int DIM, int TILES, bool MASKED> __device__ static inline void hopper_values(uint32_t weights, uint32_t values,
-    uint32_t token, uint32_t count, struct hopper_state<DIM, TILES> *state)
+/* o += p · v for 16 · 128 / DIM tokens from TOKEN on of a page whose values lie at VALUES and whose weights at WEIGHTS. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_values(uint32_t weights, uint32_t values,
+    uint32_t first, uint32_t token, struct hopper_state<DIM, TILES> *state)
 {
 	constexpr uint32_t parts = 128 / DIM; /* of 16 tokens */
 	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, b[4];
 
-	ldmatrix_x4_trans(b, values + tile_at<DIM>(token % ATTENTION_PAGE + lane % (16 * parts),
-	    parts == 1 ? warp * 2 + lane / 16 : warp));
-	if (MASKED)
-#pragma unroll
-		for (uint32_t i = 0; i < 4; i++) { /* of the tokens that a lane has of each eight */
-			uint32_t first = token + i % (2 * parts) * 8 + lane % 4 * 2;
-
-			b[i] &= (first < count ? 0xffff : 0) | (first + 1 < count ? 0xffff0000 : 0);
-		}
+	ldmatrix_x4_trans(b, values + tile_at<DIM>(token + lane % (16 * parts), parts == 1 ? warp * 2 + lane / 16 : warp));
 #pragma unroll
 	for (uint32_t i = 0; i < parts; i++)
 #pragma unroll
 		for (uint32_t t = 0; t < TILES; t++) {
 			uint32_t p[4];
 
-			ldmatrix_x4(p, weights + tile_at<HOPPER_TOKENS>(16 * t + lane % 16, token / 8 + 2 * i + lane / 16));
+			ldmatrix_x4(p, weights + tile_at<HOPPER_TOKENS>(16 * t + lane % 16, (first + token) / 8 + 2 * i + lane / 16));
 			mma_m16n8k16<T>(state->o[t][0], p, b + 2 * i);
 			if (parts == 1)
 				mma_m16n8k16<T>(state->o[t][DIM / 64 - 1], p, b + 2);
 		}
 }
 
-/* The result of a run: y if it is the only one, else a partial result. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_store(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_shared_parts &shared, struct hopper_state<DIM, TILES> *state)
+/* Rows [FROM, 64) of the values of a page become zeroes, each by the warp that has the token: WARP of four.  Their weights are
+ * 0, but 0 · NaN is NaN. */
+template <class T, int DIM> __device__ static inline void hopper_clear(char *values, uint32_t warp, uint32_t from)
 {
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, live = hopper_live<TILES>(job, unit);
-	uint32_t row = (uint32_t)unit->pass * 16 * TILES, column = warp * (DIM / 8) + lane % 4 * 2;
-	size_t   at = hopper_run_of<TILES>(job, unit).at;
+	for (uint32_t i = threadIdx.x % 32; i < 16 * DIM / 8; i += 32)
+		if (warp * 16 + i / (DIM / 8) >= from)
+			*(uint4 *)(values + (warp * 16 * (DIM / 8) + i) * 16) = make_uint4(0, 0, 0, 0);
+	fence_async_proxy(); /* before the next page comes to this place */
+}
+
+/* The sums of all warps.  The run is put together with those of the group before it: FIRST, LAST: it is the first, or the last one
+ * of the unit. */
+template <int DIM, int TILES> __device__ static inline void hopper_end_run(const struct hopper_shared_parts &shared,
+    struct hopper_state<DIM, TILES> *state, bool first, bool last)
+{
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++)
@@ -534,73 +514,120 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_stor
 	for (uint32_t t = 0; t < TILES; t++)
 #pragma unroll
 		for (uint32_t r = 0; r < 2; r++) {
-			uint32_t mine = 16 * t + lane / 4 + 8 * r;
-			float    sum = 0, *o = &state->o[t][0][2 * r];
+			const float *sums = shared.sums + (16 * t + lane / 4 + 8 * r) * HOPPER_WARPS;
+			float       *total = shared.totals + (2 * t + r) * (DIM / 32 + 2) * HOPPER_CONSUMERS + threadIdx.x;
+			float       *m = &state->m[t][r], *l = &state->l[t][r], *o = &state->o[t][0][2 * r], a, b;
+
+			*l = 0;
+#pragma unroll
+			for (uint32_t w = 0; w < HOPPER_WARPS; w++)
+				*l += sums[w];
+			if (!first) {
+				float before = total[0], mine = *m;
+
+				hopper_factors(&before, mine, &a, &b);
+				*m = before;
+				*l = hopper_sum(total[HOPPER_CONSUMERS], a, *l, b);
+#pragma unroll
+				for (uint32_t i = 0; i < DIM / 32; i++)
+					o[i / 2 * 4 + i % 2] = hopper_sum(total[(2 + i) * HOPPER_CONSUMERS], a, o[i / 2 * 4 + i % 2], b);
+			}
+			if (last)
+				continue;
+			total[0] = *m;
+			total[HOPPER_CONSUMERS] = *l;
+#pragma unroll
+			for (uint32_t i = 0; i < DIM / 32; i++)
+				total[(2 + i) * HOPPER_CONSUMERS] = o[i / 2 * 4 + i % 2];
+		}
+}
+
+/* The result of a unit: y if it is the only one, else a partial result. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_store(const struct hopper_job *job,
+    const struct attention_unit *unit, const struct hopper_state<DIM, TILES> *state)
+{
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, live = hopper_live<TILES>(job, unit);
+	uint32_t row = (uint32_t)unit->pass * 16 * TILES, column = warp * (DIM / 8) + lane % 4 * 2;
+	size_t   at = hopper_place_of<TILES>(job, unit).at;
+
+#pragma unroll
+	for (uint32_t t = 0; t < TILES; t++)
+#pragma unroll
+		for (uint32_t r = 0; r < 2; r++) {
+			uint32_t     mine = 16 * t + lane / 4 + 8 * r;
+			const float *o = &state->o[t][0][2 * r], l = state->l[t][r];
 
 			if (mine >= live)
 				continue;
-#pragma unroll
-			for (uint32_t w = 0; w < HOPPER_WARPS; w++)
-				sum += shared.sums[mine * HOPPER_WARPS + w];
-			if (unit->runs == 1) {
+			if (unit->results == 1) {
 				T *y = (T *)job->y + hopper_vector(job, unit, row + mine, job->y_stride, DIM) + column;
 
 #pragma unroll
 				for (uint32_t d = 0; d < DIM / 64; d++)
-					*(uint32_t *)(y + 8 * d) = pair_of<T>(o[4 * d] / sum, o[4 * d + 1] / sum);
+					*(uint32_t *)(y + 8 * d) = pair_of<T>(o[4 * d] / l, o[4 * d + 1] / l);
 				continue;
 			}
 #pragma unroll
 			for (uint32_t d = 0; d < DIM / 64; d++)
 				*(float2 *)(job->partials + (at + mine) * DIM + column + 8 * d) = make_float2(o[4 * d], o[4 * d + 1]);
 			if (column == 0)
-				*(float2 *)(job->sums + 2 * (at + mine)) = make_float2(state->m[t][r], sum);
+				*(float2 *)(job->sums + 2 * (at + mine)) = make_float2(state->m[t][r], l);
 		}
 }
 
-/* Pages of a unit as they come, and the result of its run; q lies at Q_AT.  BROUGHT counts pages of all units. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t q_at, const struct hopper_shared_parts &shared, uint32_t *brought)
+/* The pages of a run as they come; tokens [BEGIN, END).  BROUGHT counts pages of all units. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_run(const struct hopper_shared_parts &shared,
+    struct hopper_state<DIM, TILES> *state, int32_t begin, int32_t end, float scale, uint32_t *brought)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, weights = shared_address(shared.weights);
-	struct hopper_state<DIM, TILES> state;
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-	hopper_begin<T, DIM, TILES>(job, unit, q_at, &state);
-	for (int32_t first = unit->begin; first < unit->end; first += HOPPER_TOKENS) {
-		uint32_t count = (uint32_t)(unit->end - first), pages = count > ATTENTION_PAGE ? 2 : 1, at[2], stage[2];
+	for (int32_t first = begin; first < end; first += HOPPER_TOKENS) {
+		uint32_t count = (uint32_t)(end - first), pages = count > ATTENTION_PAGE ? 2 : 1, own = warp / 4, number = *brought;
+		char    *keys = shared.ring + (number + own) % sizes::stages * 2 * sizes::page;
 		float    s[TILES][2][4];
 
 		/* By every warp, every time: none falls a phase behind. */
-#pragma unroll
-		for (uint32_t p = 0; p < 2; p++) {
-			stage[p] = (*brought + p) % sizes::stages;
-			at[p] = shared_address(shared.ring + stage[p] * 2 * sizes::page);
-			if (p < pages)
-				barrier_wait(&shared.full[stage[p]], (*brought + p) / sizes::stages % 2);
-		}
+		for (uint32_t p = 0; p < pages; p++)
+			barrier_wait(&shared.full[(number + p) % sizes::stages], (number + p) / sizes::stages % 2);
 		*brought += pages;
-		hopper_scores<T, DIM, TILES>(shared, &state, warp / 4 >= pages ? 0 : warp < 4 ? at[0] : at[1], first,
-		    job->scale * 1.44269504088896f, s);
+		hopper_scores<T, DIM, TILES>(shared, state, own < pages ? shared_address(keys) : 0, first, end, scale, s);
+		if (own < pages && count < (own + 1) * ATTENTION_PAGE)
+			hopper_clear<T, DIM>(keys + sizes::page, warp % 4, count - own * ATTENTION_PAGE);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-		hopper_weigh<T, DIM, TILES>(shared, &state, s);
+		hopper_weigh<T, DIM, TILES>(shared, state, s);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-		if (count >= HOPPER_TOKENS) {
-#pragma unroll
-			for (uint32_t token = 0; token < HOPPER_TOKENS; token += 16 * 128 / DIM)
-				hopper_values<T, DIM, TILES, false>(weights, at[token / ATTENTION_PAGE] + sizes::page, token, count, &state);
-		} else {
 #pragma unroll 1
-			for (uint32_t token = 0; token < count; token += 16 * 128 / DIM)
-				hopper_values<T, DIM, TILES, true>(weights, (token < ATTENTION_PAGE ? at[0] : at[1]) + sizes::page, token, count,
-				    &state);
+		for (uint32_t p = 0; p < pages; p++) {
+			uint32_t values = shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page);
+
+#pragma unroll
+			for (uint32_t token = 0; token < ATTENTION_PAGE; token += 16 * 128 / DIM)
+				hopper_values<T, DIM, TILES>(shared_address(shared.weights), values, p * ATTENTION_PAGE, token, state);
 		}
 		__syncwarp();
 		if (lane == 0)
 			for (uint32_t p = 0; p < pages; p++)
-				barrier_arrive(&shared.empty[stage[p]]);
+				barrier_arrive(&shared.empty[(number + p) % sizes::stages]);
 	}
-	hopper_store<T, DIM, TILES>(job, unit, shared, &state);
+}
+
+/* A unit, whose q lies at Q. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
+    const struct attention_unit *unit, uint32_t q, const struct hopper_shared_parts &shared, uint32_t *brought)
+{
+	int32_t run = (int32_t)attention_run_own((uint32_t)unit->context);
+	struct hopper_state<DIM, TILES> state;
+
+	hopper_begin<DIM, TILES>(job, unit, q, &state);
+	for (int32_t begin = unit->begin; begin < unit->end; begin += run) {
+		int32_t end = unit->end - begin < run ? unit->end : begin + run;
+
+		hopper_begin_run<DIM, TILES>(&state);
+		hopper_run<T, DIM, TILES>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
+		hopper_end_run<DIM, TILES>(shared, &state, begin == unit->begin, end == unit->end);
+	}
+	hopper_store<T, DIM, TILES>(job, unit, &state);
 }
 
 /* All units of the block. */
@@ -617,16 +644,16 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_work
 
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
 		unit = *(const struct attention_unit *)(shared.slots + slot * sizes::slot);
-		more = unit.runs != 0;
+		more = unit.results != 0;
 		if (more)
 			hopper_consume<T, DIM, TILES>(job, &unit, shared_address(shared.slots + slot * sizes::slot + 64), shared, &brought);
-		if (more && unit.runs > 1) {
+		if (more && unit.results > 1) {
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&shared.stored[handed % 2]);
 		}
 		if (number > 0) {
-			if (last->runs > 1)
+			if (last->results > 1)
 				hopper_finish<T, DIM, TILES>(job, last, shared, handed - 1);
 			__syncwarp();
 			if (lane == 0)
@@ -634,7 +661,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_work
 		}
 		if (!more)
 			return;
-		handed += unit.runs > 1;
+		handed += unit.results > 1;
 	}
 }
 
@@ -655,13 +682,17 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_coun
 
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
 		unit = (const struct attention_unit *)(shared.slots + slot * hopper_sizes<T, DIM, TILES>::slot);
-		if (unit->runs == 0)
+		if (unit->results == 0)
 			break;
-		if (unit->runs > 1) {
-			struct hopper_run run = hopper_run_of<TILES>(job, unit);
+		if (unit->results > 1) {
+			int32_t *counter = job->arrived + hopper_place_of<TILES>(job, unit).first;
 
 			barrier_wait(&shared.stored[handed % 2], handed / 2 % 2);
-			shared.last[handed % 2] = hopper_arrive(job->arrived + run.group, run.members);
+			__threadfence();
+			shared.last[handed % 2] = atomicAdd(counter, 1) == unit->results - 1;
+			if (shared.last[handed % 2])
+				*counter = 0;
+			__threadfence(); /* what the others wrote before is seen */
 			barrier_arrive(&shared.decided[handed % 2]);
 			handed++;
 		}

@@ -13,19 +13,21 @@ struct attention_planner {
 	int32_t  last[ATTENTION_BLOCKS_MAX];                          /* unit of each block; NONE: it has none yet */
 	uint32_t load;                                                /* of the block that has least to do */
 	uint32_t used;                                                /* units */
-	int32_t *class_next;                                          /* [2 · parts_max]; full runs of part i: 2i, its last: 2i + 1 */
+	int32_t *class_next;                                          /* [2 · parts_max]; full units of part i: 2i, its last: 2i + 1 */
+	uint32_t *spans;                                              /* [parts_max]: tokens of a unit */
 	struct attention_part parts[];                                /* [parts_max] */
 };
 
 enum status attention_planner_create(uint32_t parts_max, struct attention_planner **ret)
 {
-	size_t each = sizeof *(*ret)->parts + 2 * sizeof *(*ret)->class_next;
+	size_t each = sizeof *(*ret)->parts + 2 * sizeof *(*ret)->class_next + sizeof *(*ret)->spans;
 
 	*ret = parts_max > INT32_MAX / 2 ? NULL : malloc(sizeof **ret + parts_max * each);
 	if (!*ret)
 		return STATUS_NOMEM;
 	(*ret)->parts_max = parts_max;
 	(*ret)->class_next = (int32_t *)((*ret)->parts + parts_max);
+	(*ret)->spans = (uint32_t *)((*ret)->class_next + 2 * (size_t)parts_max);
 	return STATUS_OK;
 }
 
@@ -55,25 +57,46 @@ static struct attention_unit *take_unit(struct attention_planner *planner, struc
 	return &units[at];
 }
 
-/* All units of runs [FIRST, END) of a part. */
-static void place_runs(struct attention_planner *planner, const struct attention_shape *shape, const struct attention_part *part,
-    uint32_t first, uint32_t end, uint32_t cost, struct attention_unit *units)
+/* All units [FIRST, END) of a part, of SPAN tokens. */
+static void place_units(struct attention_planner *planner, const struct attention_shape *shape, const struct attention_part *part,
+    uint32_t span, uint32_t first, uint32_t end, uint32_t cost, struct attention_unit *units)
 {
-	uint32_t run = attention_run_own((uint32_t)part->context), runs = ((uint32_t)part->context + run - 1) / run;
+	uint32_t results = ((uint32_t)part->context + span - 1) / span;
 	uint32_t passes = ((uint32_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
 
-	for (uint32_t r = first; r < end; r++)
+	for (uint32_t i = first; i < end; i++)
 		for (uint32_t head = 0; head < shape->kv_heads; head++)
 			for (uint32_t pass = 0; pass < passes; pass++) {
 				struct attention_unit *unit = take_unit(planner, units, cost);
-				uint32_t               stop = (r + 1) * run; /* may be beyond 2^31 */
+				uint32_t               stop = (i + 1) * span; /* may be beyond 2^31 */
 
-				*unit = (struct attention_unit){ .begin = (int32_t)(r * run),
+				*unit = (struct attention_unit){ .begin = (int32_t)(i * span),
 					.end = stop < (uint32_t)part->context ? (int32_t)stop : part->context,
 					.context = part->context, .first_row = part->first_row, .first = part->first,
-					.table = part->table + (int32_t)(r * run / ATTENTION_PAGE), .next = NONE, .rows = (uint8_t)part->rows,
-					.head = (uint8_t)head, .pass = (uint8_t)pass, .runs = (uint8_t)runs };
+					.table = part->table + (int32_t)(i * span / ATTENTION_PAGE), .next = NONE, .rows = (uint8_t)part->rows,
+					.head = (uint8_t)head, .pass = (uint8_t)pass, .results = (uint8_t)results };
 			}
+}
+
+/* How long the units of each part are: groups, as long as all of those fit beside each other into what a block has to do on
+ * average and a little more, else runs.  PAGES are those of all units. */
+static void choose_spans(struct attention_planner *planner, const struct attention_shape *shape, uint32_t count, uint64_t pages)
+{
+	uint64_t most = (pages + pages / 16) / shape->blocks, groups = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		const struct attention_part *part = &planner->parts[i];
+		uint32_t run = attention_run_own((uint32_t)part->context), span = run * ATTENTION_GROUP;
+		uint64_t passes = ((uint64_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+		uint64_t units = ((uint32_t)part->context + span - 1) / span * passes * shape->kv_heads;
+		uint32_t longest = pages_of((uint32_t)part->context < span ? (uint32_t)part->context : span);
+
+		planner->spans[i] = run;
+		if (groups + units > shape->blocks * (most / longest))
+			continue;
+		planner->spans[i] = span;
+		groups += units;
+	}
 }
 
 uint32_t attention_plan(struct attention_planner *planner, const struct attention_shape *shape, uint32_t count,
@@ -81,19 +104,25 @@ uint32_t attention_plan(struct attention_planner *planner, const struct attentio
 {
 	const struct attention_part *parts = planner->parts;
 	uint32_t longest = 1, shift = 0;
-	uint64_t total = shape->blocks;
+	uint64_t total = shape->blocks, pages = 0;
 
 	if (count > planner->parts_max || shape->blocks == 0 || shape->blocks > ATTENTION_BLOCKS_MAX || shape->kv_heads > UINT8_MAX ||
 	    shape->pass_rows == 0)
 		return 0;
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t context = (uint32_t)parts[i].context, run = attention_run_own(context);
 		uint64_t passes = ((uint64_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
 
 		if (parts[i].rows < 1 || parts[i].rows > UINT8_MAX || parts[i].context < parts[i].rows || passes > UINT8_MAX)
 			return 0;
-		total += (context + run - 1) / run * passes * shape->kv_heads;
-		longest = longest > pages_of(run) ? longest : pages_of(run);
+		pages += pages_of((uint32_t)parts[i].context) * passes * shape->kv_heads;
+	}
+	choose_spans(planner, shape, count, pages);
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t context = (uint32_t)parts[i].context, span = planner->spans[i];
+		uint64_t passes = ((uint64_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+
+		total += (context + span - 1) / span * passes * shape->kv_heads;
+		longest = longest > pages_of(span) ? longest : pages_of(span);
 	}
 	if (total > max)
 		return 0;
@@ -109,24 +138,23 @@ uint32_t attention_plan(struct attention_planner *planner, const struct attentio
 		planner->by_load[0] = (int32_t)b;
 		ret[b] = (struct attention_unit){ .next = NONE };
 	}
-	/* A run costs its pages, and as much as one more to begin and end. */
+	/* A unit costs its pages, and as much as one more to begin and end. */
 	for (uint32_t class = 2 * count; class-- > 0;) {
-		uint32_t context = (uint32_t)parts[class / 2].context, run = attention_run_own(context);
-		uint32_t last = (context - 1) % run + 1, cost;
+		uint32_t context = (uint32_t)parts[class / 2].context, span = planner->spans[class / 2];
+		uint32_t last = (context - 1) % span + 1, cost;
 
-		if (class % 2 == 0 && context <= run)
+		if (class % 2 == 0 && context <= span)
 			continue;
-		cost = 1 + (pages_of(class % 2 ? last : run) >> shift);
+		cost = 1 + (pages_of(class % 2 ? last : span) >> shift);
 		planner->class_next[class] = planner->by_cost[cost];
 		planner->by_cost[cost] = (int32_t)class;
 	}
 	for (uint32_t cost = COSTS; cost-- > 0;)
 		for (int32_t class = planner->by_cost[cost]; class != NONE; class = planner->class_next[class]) {
 			const struct attention_part *part = &parts[class / 2];
-			uint32_t                     run = attention_run_own((uint32_t)part->context);
-			uint32_t                     runs = ((uint32_t)part->context + run - 1) / run;
+			uint32_t span = planner->spans[class / 2], results = ((uint32_t)part->context + span - 1) / span;
 
-			place_runs(planner, shape, part, class % 2 ? runs - 1 : 0, class % 2 ? runs : runs - 1, cost, ret);
+			place_units(planner, shape, part, span, class % 2 ? results - 1 : 0, class % 2 ? results : results - 1, cost, ret);
 		}
 	return planner->used;
 }

@@ -3,9 +3,13 @@
  * A context is cut into runs, whose length depends on the context's length only (attention_run_own), so that a row's bits do not
  * depend on its neighbours.  Which block works on a run does depend on them, and changes no bit.
  *
- * A unit is a run, a KV head, and a pass: as many rows of (query, head of the group) as a block takes at once.  Units are
- * given out longest first, each to the block that has least to do (Graham 1969).  The unit at index b is the first of block
- * b; each names the next one of its block, so that a block finds its work with one load. */
+ * Results of runs are put together in an order that is the context's, too: first those of a group of ATTENTION_GROUP runs, one
+ * after the other, then those of the groups.  So a block may take a whole group and leave one result, with the same bits.
+ *
+ * A unit is a run, or a group where there is work enough for all blocks, a KV head, and a pass: as many rows of (query, head of
+ * the group) as a block takes at once.  Units are given out longest first, each to the block that has least to do (Graham
+ * 1969).  The unit at index b is the first of block b; each names the next one of its block, so that a block finds its work
+ * with one load. */
 #ifndef PENSTOCK_GPU_ATTENTION_PLAN_H
 #define PENSTOCK_GPU_ATTENTION_PLAN_H
 
@@ -23,15 +27,16 @@
 extern "C" {
 #endif
 
-enum { ATTENTION_PAGE = 64, ATTENTION_RUNS_MAX = 66, ATTENTION_BLOCKS_MAX = 1024 };
+enum { ATTENTION_PAGE = 64, ATTENTION_RUNS_MAX = 66, ATTENTION_GROUP = 4, ATTENTION_BLOCKS_MAX = 1024 };
 
 struct attention_unit {
 	int32_t begin, end;   /* tokens of the context */
 	int32_t context, first_row;
-	int32_t first;        /* where results of the sequence's runs begin, in rows of a head */
+	int32_t first;        /* where the sequence's results begin, in rows of a head */
 	int32_t table;        /* where the page of BEGIN stands in the block tables */
 	int32_t next;         /* index of the block's next unit; −1 = none */
-	uint8_t rows, head, pass, runs; /* of the sequence in the step; runs of 0: the block has nothing to do */
+	uint8_t rows, head, pass;
+	uint8_t results; /* of the sequence for this head and pass, one for each unit; 0: the block has nothing to do */
 };
 
 /* A sequence of a step, for one group of layers; TABLE is where its block table begins. */
@@ -59,11 +64,18 @@ ATTENTION_BOTH static inline uint32_t attention_run(uint32_t context)
 	return (run + ATTENTION_PAGE - 1) / ATTENTION_PAGE * ATTENTION_PAGE;
 }
 
-/* The same for units: up to 256 tokens are one run, whose result needs no other; up to 4,096 are as many as are put together
- * at once (attention_hopper.cuh). */
+/* The same for units: up to 256 tokens are one run, whose result needs no other. */
 ATTENTION_BOTH static inline uint32_t attention_run_own(uint32_t context)
 {
 	return context <= 4096 ? 256 : context <= 8192 ? 512 : attention_run(context);
+}
+
+/* Tokens of a unit of a context whose results are RESULTS. */
+ATTENTION_BOTH static inline uint32_t attention_span(uint32_t context, uint32_t results)
+{
+	uint32_t run = attention_run_own(context);
+
+	return (context + run - 1) / run == results ? run : run * ATTENTION_GROUP;
 }
 
 struct attention_planner; /* opaque: what planning needs, taken once */

@@ -24,32 +24,35 @@ START_TEST(runs_depend_on_the_context_only)
 }
 END_TEST
 
-/* What the blocks do, counted by (part, run, head, pass); returns how many pages the block that has most to do reads. */
+/* What the blocks do, counted by (part, unit, head, pass); returns how many pages the block that has most to do reads. */
 static uint32_t check_plan(const struct attention_shape *shape, const struct attention_part *parts, uint32_t count, uint32_t used)
 {
 	static uint8_t seen[PARTS_MAX][ATTENTION_RUNS_MAX][16][16];
+	uint32_t       results[PARTS_MAX] = { 0 };
 	uint32_t       most = 0, found = 0;
 
 	memset(seen, 0, sizeof seen);
 	for (uint32_t b = 0; b < shape->blocks; b++) {
 		uint32_t sum = 0;
 
-		for (int32_t u = (int32_t)b; u >= 0 && units[u].runs; u = units[u].next) {
+		for (int32_t u = (int32_t)b; u >= 0 && units[u].results; u = units[u].next) {
 			const struct attention_unit *unit = &units[u];
-			uint32_t part = 0, run = attention_run_own((uint32_t)unit->context);
+			uint32_t part = 0, span = attention_span((uint32_t)unit->context, unit->results);
 
 			while (part < count && parts[part].first_row != unit->first_row)
 				part++;
 			if ((uint32_t)u >= used || part >= count || unit->context != parts[part].context || unit->first != parts[part].first ||
 			    unit->rows != parts[part].rows || unit->table != parts[part].table + unit->begin / ATTENTION_PAGE ||
-			    (uint32_t)unit->begin % run || unit->end <= unit->begin ||
-			    ((uint32_t)unit->end != (uint32_t)unit->begin + run && unit->end != unit->context) ||
-			    unit->runs != ((uint32_t)unit->context + run - 1) / run || unit->head >= shape->kv_heads ||
+			    (uint32_t)unit->begin % span || unit->end <= unit->begin ||
+			    ((uint32_t)unit->end != (uint32_t)unit->begin + span && unit->end != unit->context) ||
+			    unit->results != ((uint32_t)unit->context + span - 1) / span ||
+			    (results[part] && unit->results != results[part]) || unit->head >= shape->kv_heads ||
 			    unit->pass * shape->pass_rows >= unit->rows * shape->group ||
-			    seen[part][(uint32_t)unit->begin / run][unit->head][unit->pass]++)
+			    seen[part][(uint32_t)unit->begin / span][unit->head][unit->pass]++)
 				ck_abort_msg("unit %d of block %u: tokens %d…%d of %d, head %u, pass %u", u, b, unit->begin, unit->end,
 				    unit->context, unit->head, unit->pass);
 			found++;
+			results[part] = unit->results;
 			sum += pages(unit);
 		}
 		most = sum > most ? sum : most;
@@ -57,7 +60,9 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t run = attention_run_own((uint32_t)parts[i].context), runs = ((uint32_t)parts[i].context + run - 1) / run;
 
-		found -= runs * shape->kv_heads * (((uint32_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows);
+		ck_assert(results[i] == runs || results[i] == (runs + ATTENTION_GROUP - 1) / ATTENTION_GROUP);
+		found -= results[i] * shape->kv_heads *
+		    (((uint32_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows);
 	}
 	ck_assert_uint_eq(found, 0);
 	return most;
@@ -104,7 +109,8 @@ START_TEST(blocks_have_the_same_to_do)
 		double   share;
 	} cases[] = { { 32, 131072, 4096, 2, 0.95 }, { 16, 4096, 4096, 8, 0.96 }, { 8, 32768, 32768, 2, 0.96 },
 		{ 32, 32768, 1024, 2, 0.84 },
-	    { 1, 131072, 0, 2, 0.96 }, { 200, 60000, 700, 2, 0.95 } };
+	    { 1, 131072, 0, 2, 0.96 }, { 200, 60000, 700, 2, 0.95 }, { 32, 4096, 4096, 2, 0.96 }, { 20, 4096, 4096, 2, 0.95 },
+	    { 16, 4096, 4096, 2, 0.96 }, { 8, 4096, 4096, 2, 0.96 }, { 256, 1024, 1024, 2, 0.96 } };
 	struct attention_planner *planner;
 
 	ck_assert_int_eq(attention_planner_create(PARTS_MAX, &planner), STATUS_OK);
@@ -153,9 +159,11 @@ START_TEST(what_does_not_fit_is_refused)
 	parts = attention_planner_parts(planner);
 	parts[0] = part_of(0, 1, 4096);
 	parts[1] = part_of(1, 8, 200);
+	shape.blocks = 64;
 	/* 16 runs of two heads, one run of two heads and eight passes, and the blocks. */
-	ck_assert_uint_eq(attention_plan(planner, &shape, 2, units, 32 + 16 + 4 - 1), 0);
-	ck_assert_uint_eq(attention_plan(planner, &shape, 2, units, 32 + 16 + 4), 32 + 16);
+	ck_assert_uint_eq(attention_plan(planner, &shape, 2, units, 32 + 16 + 64 - 1), 0);
+	ck_assert_uint_eq(attention_plan(planner, &shape, 2, units, 32 + 16 + 64), 64);
+	shape.blocks = 4;
 	ck_assert_uint_eq(attention_plan(planner, &shape, 3, units, UNITS_MAX), 0);
 	shape.blocks = ATTENTION_BLOCKS_MAX + 1;
 	ck_assert_uint_eq(attention_plan(planner, &shape, 2, units, UNITS_MAX), 0);
