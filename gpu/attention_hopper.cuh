@@ -4,12 +4,13 @@
  * and values of a KV head in one copy each, into a ring that fills shared memory.  Eight warps take two pages at a time, for a
  * pass of one or two tiles of 16 rows of (query, head of the group):
  *
- *      producer     units, their q ─► [ slot ] [ slot ] [ slot ]; block tables ─► [ K | V ] [ K | V ] …   a ring of pages
+ *      producer     block tables ─► [ K | V ] [ K | V ] …       a ring of pages
+ *      clerk        units, their q ─► [ slot ] [ slot ] [ slot ]
  *      warp w       tokens 16w…16w + 15 of 128: s = q kᵀ ─► its maxima ─► (barrier) ─► p = 2^(s − m), to shared memory ─► (barrier)
  *      warp w       columns DIM/8 · w…: o += p v over all 128 tokens
  *      run          put together with those of the group before it (attention_plan.h)
  *      unit         o / l into y if it is the only one, else a partial result (m, l, o)
- *      arriver      counts units of which all has been written: a round trip to L2, while the others are in the next unit
+ *      clerk        counts units of which all has been written: a round trip to L2, while the others are in the next unit
  *      last block of a sequence to arrive: partial results in the order of the context ─► y
  *
  * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
@@ -39,7 +40,7 @@
 
 enum {
 	HOPPER_WARPS = 8, HOPPER_CONSUMERS = 32 * HOPPER_WARPS,
-	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the arriver's */
+	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the clerk's */
 	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
 	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
 	HOPPER_UNROLL = 8,                      /* results whose loads are under way, of those that are put together */
@@ -52,14 +53,28 @@ template <class T, int DIM, int TILES> struct hopper_sizes {
 	static constexpr uint32_t page = ATTENTION_PAGE * DIM * sizeof(T); /* keys, or values, of a KV head */
 	static constexpr uint32_t stages = (TILES == 1 ? 192 << 10 : 160 << 10) / (2 * page); /* of the ring, in number */
 	static constexpr uint32_t q_row = DIM * sizeof(T) + 16; /* eight of them lie in different banks */
-	static constexpr uint32_t slot = 64 + 16 * TILES * q_row; /* a unit and its q */
+	static constexpr uint32_t q = 64 + 16 * TILES * 8, slot = q + 16 * TILES * q_row; /* of a unit; where its q lies in there */
 	static constexpr uint32_t weights = 16 * TILES * HOPPER_TOKENS * sizeof(T);
 	static constexpr uint32_t words = 16 * TILES * HOPPER_WARPS * sizeof(float); /* one of each row and warp */
 	static constexpr uint32_t totals = TILES * (DIM / 16 + 4) * HOPPER_CONSUMERS * sizeof(float); /* o, m, l of each thread */
 	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words + totals +
 	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
 };
-static_assert(sizeof(struct attention_unit) <= 64, "a slot has 64 bytes for a unit");
+
+/* A row of a pass: where it goes in y, in elements, and how many tokens it sees. */
+struct hopper_row {
+	uint32_t y;
+	int32_t  limit; /* 0: the row is not there */
+};
+
+/* A unit as the clerk hands it over: with all that takes a division. */
+struct hopper_unit {
+	struct attention_unit unit;
+	size_t                first, at; /* results of the sequence's first unit and of this one, in rows of heads */
+	uint32_t              run;       /* tokens */
+	uint32_t              grouped;   /* units are groups of runs */
+};
+static_assert(sizeof(struct hopper_unit) <= 64 && sizeof(struct hopper_row) == 8, "a slot has room for these");
 
 struct hopper_job {
 	const void *qkv, *keys, *values; /* pools of the layer: [blocks][kv_heads][64][head_dim], chunks swapped */
@@ -122,36 +137,27 @@ template <int TILES> __device__ static inline uint32_t hopper_live(const struct 
 	return left < 16 * TILES ? left : 16 * TILES;
 }
 
-/* Row ROW of (query, head of the group) of a unit's sequence in an array of rows STRIDE apart. */
-__device__ static inline size_t hopper_vector(const struct hopper_job *job, const struct attention_unit *unit, uint32_t row,
-    uint32_t stride, uint32_t dim)
+/* The block's next unit that has rows; one of no results, if there is none. */
+template <int TILES> __device__ static inline void hopper_next(const struct hopper_job *job, struct attention_unit *unit)
 {
-	uint32_t query = row / job->group, head = unit->head * job->group + row % job->group;
+	do {
+		if (unit->next < 0)
+			unit->results = 0;
+		else
+			*unit = job->units[unit->next];
+	} while (unit->results && !hopper_has_rows<TILES>(job, unit));
+}
 
-	return (size_t)((uint32_t)unit->first_row + query) * stride + (size_t)head * dim;
+template <int TILES> __device__ static inline struct attention_unit hopper_first(const struct hopper_job *job)
+{
+	struct attention_unit unit = job->units[blockIdx.x];
+
+	if (unit.results && !hopper_has_rows<TILES>(job, &unit))
+		hopper_next<TILES>(job, &unit);
+	return unit;
 }
 
 /* ---- The producer ---- */
-
-/* The unit and its q into slot NUMBER; a unit of no results, without q, is the end.  By the whole warp. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_tell(const struct hopper_job *job,
-    const struct hopper_shared_parts &shared, const struct attention_unit *unit, uint32_t number)
-{
-	typedef hopper_sizes<T, DIM, TILES> sizes;
-	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, rows = unit->results ? hopper_live<TILES>(job, unit) : 0;
-	char    *to = shared.slots + slot * sizes::slot;
-
-	if (number >= HOPPER_SLOTS)
-		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
-	if (lane == 0) {
-		*(struct attention_unit *)to = *unit;
-		barrier_expect(&shared.known[slot], rows * DIM * (uint32_t)sizeof(T));
-	}
-	__syncwarp();
-	if (lane < rows)
-		bulk_copy(to + 64 + lane * sizes::q_row, (const T *)job->qkv + hopper_vector(job, unit,
-		    (uint32_t)unit->pass * 16 * TILES + lane, job->stride, DIM), DIM * sizeof(T), &shared.known[slot]);
-}
 
 /* Blocks of the first 32 pages of a unit, one a lane. */
 __device__ static inline int32_t hopper_blocks(const struct hopper_job *job, const struct attention_unit *unit, uint32_t first)
@@ -165,34 +171,30 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
     const struct hopper_shared_parts &shared)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
-	uint32_t              lane = threadIdx.x % 32, brought = 0, told = 0;
+	uint32_t              lane = threadIdx.x % 32, brought = 0;
 	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
 	bool                  waited = false;
-	struct attention_unit unit = job->units[blockIdx.x], next = unit;
+	struct attention_unit unit = hopper_first<TILES>(job), next;
 	int32_t               mine, ahead = hopper_blocks(job, &unit, 0);
 
-	for (bool more = unit.results != 0; more; unit = next) {
+	for (; unit.results; unit = next) {
 		uint32_t pages = (uint32_t)(unit.end - unit.begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
 		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE; /* pages that no row of the step is in */
-		bool     known = false;
 
-		more = unit.next >= 0;
-		if (more)
-			next = job->units[unit.next];
+		next = unit;
+		hopper_next<TILES>(job, &next);
 		mine = ahead;
-		for (uint32_t p = 0; p < pages && hopper_has_rows<TILES>(job, &unit); p++, brought++) {
+		for (uint32_t p = 0; p < pages; p++, brought++) {
 			int32_t page;
 
 			if (p % 32 == 0 && p > 0)
 				mine = hopper_blocks(job, &unit, p);
 			page = __shfl_sync(~0u, mine, (int)(p % 32));
-			if (more && p + 1 == pages) /* what `next` is has come meanwhile, unless there is one page */
+			if (p + 1 == pages && next.results) /* what `next` is has come meanwhile, unless there is one page */
 				ahead = hopper_blocks(job, &next, 0);
-			if (!known && (waited || (int32_t)p >= old || p == sizes::stages)) {
-				if (!waited)
-					dependency_wait();
-				known = waited = true;
-				hopper_tell<T, DIM, TILES>(job, shared, &unit, told++);
+			if (!waited && (int32_t)p >= old) {
+				dependency_wait();
+				waited = true;
 			}
 			if (lane == 0) {
 				uint32_t  stage = brought % sizes::stages, left = (uint32_t)(unit.end - unit.begin) - p * ATTENTION_PAGE;
@@ -207,37 +209,11 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 				bulk_copy(to + sizes::page, (const char *)job->values + at, bytes, &shared.full[stage], policy);
 			}
 			__syncwarp();
-			if (p + 1 == pages && !known) {
-				dependency_wait();
-				known = waited = true;
-				hopper_tell<T, DIM, TILES>(job, shared, &unit, told++);
-			}
 		}
-		if (more && !hopper_has_rows<TILES>(job, &unit))
-			ahead = hopper_blocks(job, &next, 0);
 	}
-	unit.results = 0;
-	hopper_tell<T, DIM, TILES>(job, shared, &unit, told);
 }
 
 /* ---- Consumers ---- */
-
-/* Where a unit's result lies, in rows of heads of the partial results. */
-struct hopper_place {
-	size_t first, step, at; /* of the sequence's first unit, from a unit to the next, and its own */
-};
-
-template <int TILES> __device__ static inline struct hopper_place hopper_place_of(const struct hopper_job *job,
-    const struct attention_unit *unit)
-{
-	uint32_t            number = (uint32_t)unit->begin / attention_span((uint32_t)unit->context, unit->results);
-	struct hopper_place ret;
-
-	ret.step = (size_t)unit->rows * job->partial_heads;
-	ret.first = (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + (size_t)unit->pass * 16 * TILES;
-	ret.at = ret.first + number * ret.step;
-	return ret;
-}
 
 /* Two results become one, x · A + y · B: so much is spelled out, to have the same bits wherever it is done.  M becomes the larger
  * maximum. */
@@ -252,110 +228,127 @@ __device__ static inline void hopper_factors(float *m, float other, float *a, fl
 
 __device__ static inline float hopper_sum(float x, float a, float y, float b) { return __fmaf_rn(x, a, __fmul_rn(y, b)); }
 
-/* The sequence's results for a tile whose first row is ROW, STEP rows apart from FIRST on, become y: those of GROUP one after
- * the other, then those of the groups.  By all consumers. */
-template <class T, int DIM> __device__ static inline void hopper_combine(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t row, uint32_t live, size_t first, size_t step, uint32_t group)
+/* COUNT results of a sequence, STEP rows apart from FIRST on, for a tile of LIVE rows become y: those of GROUP one after the other,
+ * then those of the groups.  By all consumers. */
+template <class T, int DIM, int GROUP> __device__ static inline void hopper_combine(const struct hopper_job *job,
+    const struct hopper_row *rows, uint32_t live, size_t first, size_t step, uint32_t count)
 {
-	constexpr uint32_t lanes = DIM / 4; /* of a row, four columns each */
-	uint32_t           column = threadIdx.x % lanes * 4, count = unit->results;
+	constexpr uint32_t lanes = DIM / 4, apart = HOPPER_CONSUMERS / lanes, each = 16 / apart; /* of a row, four columns each */
+	uint32_t           column = threadIdx.x % lanes * 4, mine = threadIdx.x / lanes;
+	float              m[each] = {}, l[each] = {}, o[each][4] = {}; /* of the groups so far */
 
-#pragma unroll 1
-	for (uint32_t r = threadIdx.x / lanes; r < 16; r += HOPPER_CONSUMERS / lanes) {
-		/* Of this group so far, and of the groups before; lanes hold the (m, l) of a result each. */
-		float  m = 0, l = 0, o[4] = {}, all_m = 0, all_l = 0, all_o[4] = {}, a = 0, b = 0;
-		float2 sums = {};
-		uint2  words;
-		const float *from = job->partials + (first + r) * DIM + column;
+	for (uint32_t j = 0; j < count; j += HOPPER_UNROLL) {
+		float4 v[each][HOPPER_UNROLL];
+		float2 sums[each]; /* lanes hold that of one result each */
 
-		for (uint32_t j = 0; j < count; j += HOPPER_UNROLL) {
-			float4 v[HOPPER_UNROLL];
+#pragma unroll
+		for (uint32_t i = 0; i < each; i++) {
+			uint32_t r = mine + i * apart, of = threadIdx.x % HOPPER_UNROLL;
 
-			if (r < live && j + threadIdx.x % HOPPER_UNROLL < count)
-				sums = __ldcg((const float2 *)job->sums + first + (j + threadIdx.x % HOPPER_UNROLL) * step + r);
+			sums[i] = make_float2(-INFINITY, 0);
+			if (j + of < count && r < live)
+				sums[i] = __ldcg((const float2 *)job->sums + first + (j + of) * step + r);
 #pragma unroll
 			for (uint32_t n = 0; n < HOPPER_UNROLL; n++) {
-				v[n] = make_float4(0, 0, 0, 0);
+				v[i][n] = make_float4(0, 0, 0, 0);
 				if (j + n < count && r < live)
-					v[n] = __ldcg((const float4 *)from);
-				from += step * DIM;
-			}
-#pragma unroll
-			for (uint32_t n = 0; n < HOPPER_UNROLL; n++) {
-				uint32_t number = j + n;
-				float    x[4] = { v[n].x, v[n].y, v[n].z, v[n].w };
-				float    its_m = __shfl_sync(~0u, sums.x, (int)n, HOPPER_UNROLL);
-				float    its_l = __shfl_sync(~0u, sums.y, (int)n, HOPPER_UNROLL);
-
-				if (number >= count)
-					break;
-				if (number % group)
-					hopper_factors(&m, its_m, &a, &b);
-				else
-					m = its_m;
-				l = number % group ? hopper_sum(l, a, its_l, b) : its_l;
-				for (int c = 0; c < 4; c++)
-					o[c] = number % group ? hopper_sum(o[c], a, x[c], b) : x[c];
-				if (number % group != group - 1 && number + 1 < count)
-					continue;
-				if (number >= group)
-					hopper_factors(&all_m, m, &a, &b);
-				else
-					all_m = m;
-				all_l = number >= group ? hopper_sum(all_l, a, l, b) : l;
-				for (int c = 0; c < 4; c++)
-					all_o[c] = number >= group ? hopper_sum(all_o[c], a, o[c], b) : o[c];
+					v[i][n] = __ldcg((const float4 *)(job->partials + (first + (j + n) * step + r) * DIM + column));
 			}
 		}
-		if (r >= live)
-			continue;
-		words.x = pair_of<T>(all_o[0] / all_l, all_o[1] / all_l);
-		words.y = pair_of<T>(all_o[2] / all_l, all_o[3] / all_l);
-		*(uint2 *)((T *)job->y + hopper_vector(job, unit, row + r, job->y_stride, DIM) + column) = words;
+#pragma unroll
+		for (uint32_t i = 0; i < each; i++)
+#pragma unroll
+			for (uint32_t g = 0; g < HOPPER_UNROLL; g += GROUP) {
+				float x[4] = { v[i][g].x, v[i][g].y, v[i][g].z, v[i][g].w }, a, b;
+				float its_m = __shfl_sync(~0u, sums[i].x, (int)g, HOPPER_UNROLL);
+				float its_l = __shfl_sync(~0u, sums[i].y, (int)g, HOPPER_UNROLL);
+
+#pragma unroll
+				for (uint32_t n = g + 1; n < g + GROUP; n++) {
+					float other = __shfl_sync(~0u, sums[i].x, (int)n, HOPPER_UNROLL);
+					float sum = __shfl_sync(~0u, sums[i].y, (int)n, HOPPER_UNROLL);
+
+					if (j + n < count) {
+						hopper_factors(&its_m, other, &a, &b);
+						its_l = hopper_sum(its_l, a, sum, b);
+						x[0] = hopper_sum(x[0], a, v[i][n].x, b);
+						x[1] = hopper_sum(x[1], a, v[i][n].y, b);
+						x[2] = hopper_sum(x[2], a, v[i][n].z, b);
+						x[3] = hopper_sum(x[3], a, v[i][n].w, b);
+					}
+				}
+				if (j + g == 0) {
+					m[i] = its_m;
+					l[i] = its_l;
+					for (int c = 0; c < 4; c++)
+						o[i][c] = x[c];
+				} else if (j + g < count) {
+					hopper_factors(&m[i], its_m, &a, &b);
+					l[i] = hopper_sum(l[i], a, its_l, b);
+					for (int c = 0; c < 4; c++)
+						o[i][c] = hopper_sum(o[i][c], a, x[c], b);
+				}
+			}
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < each; i++) {
+		uint32_t r = mine + i * apart;
+		float    part = 1 / l[i];
+		uint2    words;
+
+		words.x = pair_of<T>(o[i][0] * part, o[i][1] * part);
+		words.y = pair_of<T>(o[i][2] * part, o[i][3] * part);
+		if (r < live)
+			*(uint2 *)((T *)job->y + rows[r].y + column) = words;
 	}
 }
 
 /* What is left to do for a unit whose result is one of several, the HANDED-th of this block: if it was the last to arrive,
  * puts them together. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_finish(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
+    const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
 {
-	struct hopper_place place = hopper_place_of<TILES>(job, unit);
-	uint32_t            live = hopper_live<TILES>(job, unit), run = attention_run_own((uint32_t)unit->context);
-	uint32_t            group = attention_span((uint32_t)unit->context, unit->results) > run ? 1 : (uint32_t)ATTENTION_GROUP;
+	const struct hopper_row *rows = (const struct hopper_row *)((const char *)unit + 64);
+	uint32_t                 live = hopper_live<TILES>(job, &unit->unit), count = unit->unit.results;
+	size_t                   step = (size_t)unit->unit.rows * job->partial_heads;
 
 	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
 	for (uint32_t t = 0; t < live && shared.last[handed % 2]; t += 16)
-		hopper_combine<T, DIM>(job, unit, (uint32_t)unit->pass * 16 * TILES + t, live - t, place.first + t, place.step, group);
+		if (unit->grouped)
+			hopper_combine<T, DIM, 1>(job, rows + t, live - t, unit->first + t, step, count);
+		else
+			hopper_combine<T, DIM, ATTENTION_GROUP>(job, rows + t, live - t, unit->first + t, step, count);
 }
 
 /* What a warp knows of a unit: all rows' scores of its tokens, and its columns of the results.  m and l are those of rows g and
  * g + 8 of a tile; sums l are of each lane's own tokens. */
 template <int DIM, int TILES> struct hopper_state {
-	uint32_t q;               /* where it lies; registers for two tiles of it there are not */
+	uint32_t at, q[DIM / 16][4]; /* where q lies; of one tile it is in registers, for two there are not enough */
 	float    o[TILES][DIM / 64][4], m[TILES][2], l[TILES][2];
 	int32_t  limit[TILES][2]; /* tokens that a row sees end here */
 };
 
-template <int DIM, int TILES> __device__ static inline void hopper_begin(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t q, struct hopper_state<DIM, TILES> *state)
+template <class T, int DIM, int TILES> __device__ static inline void hopper_query(const struct hopper_state<DIM, TILES> *state,
+    uint32_t t, uint32_t k, uint32_t ret[4])
 {
-	uint32_t lane = threadIdx.x % 32, live = hopper_live<TILES>(job, unit);
+	uint32_t lane = threadIdx.x % 32;
 
-	state->q = q;
+	ldmatrix_x4(ret, state->at + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row + (2 * k + lane / 16) * 16);
+}
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_begin(const char *slot,
+    struct hopper_state<DIM, TILES> *state)
+{
+	const struct hopper_row *rows = (const struct hopper_row *)(slot + 64) + threadIdx.x % 32 / 4;
+
+	state->at = shared_address(slot + hopper_sizes<T, DIM, TILES>::q);
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++)
+		for (uint32_t r = 0; r < 2; r++)
+			state->limit[t][r] = rows[16 * t + 8 * r].limit;
 #pragma unroll
-		for (uint32_t r = 0; r < 2; r++) {
-			uint32_t mine = 16 * t + lane / 4 + 8 * r;
-			int32_t  limit = unit->context;
-
-			if (mine >= live)
-				limit = 0;
-			else if (!job->full)
-				limit += 1 - unit->rows + (int32_t)(((uint32_t)unit->pass * 16 * TILES + mine) / job->group);
-			state->limit[t][r] = limit;
-		}
+	for (uint32_t k = 0; k < DIM / 16 && TILES == 1; k++)
+		hopper_query<T, DIM, TILES>(state, 0, k, state->q[k]);
 }
 
 template <int DIM, int TILES> __device__ static inline void hopper_begin_run(struct hopper_state<DIM, TILES> *state)
@@ -393,9 +386,11 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 			ldmatrix_x4(b, keys + tile_at<DIM>(token, k * 2 + lane / 8 % 2));
 #pragma unroll
 			for (uint32_t t = 0; t < TILES; t++) { /* rows that are not there: anything, their scores are masked */
-				uint32_t q[4];
+				uint32_t more[4];
+				const uint32_t *q = TILES == 1 ? state->q[k] : more;
 
-				ldmatrix_x4(q, state->q + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row + (2 * k + lane / 16) * 16);
+				if (TILES > 1)
+					hopper_query<T, DIM, TILES>(state, t, k, more);
 				mma_m16n8k16<T>(s[t][0], q, b);
 				mma_m16n8k16<T>(s[t][1], q, b + 2);
 			}
@@ -544,27 +539,28 @@ template <int DIM, int TILES> __device__ static inline void hopper_end_run(const
 
 /* The result of a unit: y if it is the only one, else a partial result. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_store(const struct hopper_job *job,
-    const struct attention_unit *unit, const struct hopper_state<DIM, TILES> *state)
+    const struct hopper_unit *unit, const struct hopper_state<DIM, TILES> *state)
 {
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, live = hopper_live<TILES>(job, unit);
-	uint32_t row = (uint32_t)unit->pass * 16 * TILES, column = warp * (DIM / 8) + lane % 4 * 2;
-	size_t   at = hopper_place_of<TILES>(job, unit).at;
+	const struct hopper_row *rows = (const struct hopper_row *)((const char *)unit + 64);
+	uint32_t lane = threadIdx.x % 32, column = threadIdx.x / 32 * (DIM / 8) + lane % 4 * 2;
+	bool     only = unit->unit.results == 1;
+	size_t   at = unit->at;
 
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++)
 #pragma unroll
 		for (uint32_t r = 0; r < 2; r++) {
 			uint32_t     mine = 16 * t + lane / 4 + 8 * r;
-			const float *o = &state->o[t][0][2 * r], l = state->l[t][r];
+			const float *o = &state->o[t][0][2 * r], l = state->l[t][r], part = 1 / l;
 
-			if (mine >= live)
+			if (state->limit[t][r] == 0)
 				continue;
-			if (unit->results == 1) {
-				T *y = (T *)job->y + hopper_vector(job, unit, row + mine, job->y_stride, DIM) + column;
+			if (only) {
+				T *y = (T *)job->y + rows[mine].y + column;
 
 #pragma unroll
 				for (uint32_t d = 0; d < DIM / 64; d++)
-					*(uint32_t *)(y + 8 * d) = pair_of<T>(o[4 * d] / l, o[4 * d + 1] / l);
+					*(uint32_t *)(y + 8 * d) = pair_of<T>(o[4 * d] * part, o[4 * d + 1] * part);
 				continue;
 			}
 #pragma unroll
@@ -597,10 +593,12 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_run(
 		named_barrier_sync(1, HOPPER_CONSUMERS);
 		hopper_weigh<T, DIM, TILES>(shared, state, s);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-#pragma unroll 1
-		for (uint32_t p = 0; p < pages; p++) {
+#pragma unroll (TILES == 1 ? 2 : 1)
+		for (uint32_t p = 0; p < 2; p++) {
 			uint32_t values = shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page);
 
+			if (p >= pages)
+				break;
 #pragma unroll
 			for (uint32_t token = 0; token < ATTENTION_PAGE; token += 16 * 128 / DIM)
 				hopper_values<T, DIM, TILES>(shared_address(shared.weights), values, p * ATTENTION_PAGE, token, state);
@@ -612,20 +610,19 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_run(
 	}
 }
 
-/* A unit, whose q lies at Q. */
 template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
-    const struct attention_unit *unit, uint32_t q, const struct hopper_shared_parts &shared, uint32_t *brought)
+    const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
 {
-	int32_t run = (int32_t)attention_run_own((uint32_t)unit->context);
+	int32_t first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
 	struct hopper_state<DIM, TILES> state;
 
-	hopper_begin<DIM, TILES>(job, unit, q, &state);
-	for (int32_t begin = unit->begin; begin < unit->end; begin += run) {
-		int32_t end = unit->end - begin < run ? unit->end : begin + run;
+	hopper_begin<T, DIM, TILES>((const char *)unit, &state);
+	for (int32_t begin = first; begin < last; begin += run) {
+		int32_t end = last - begin < run ? last : begin + run;
 
 		hopper_begin_run<DIM, TILES>(&state);
 		hopper_run<T, DIM, TILES>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
-		hopper_end_run<DIM, TILES>(shared, &state, begin == unit->begin, end == unit->end);
+		hopper_end_run<DIM, TILES>(shared, &state, begin == first, end == last);
 	}
 	hopper_store<T, DIM, TILES>(job, unit, &state);
 }
@@ -638,65 +635,116 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_work
 	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0;
 
 	for (uint32_t number = 0, slot = 0, before = 0;; number++, before = slot, slot = (slot + 1) % HOPPER_SLOTS) {
-		const struct attention_unit *last = (const struct attention_unit *)(shared.slots + before * sizes::slot);
-		struct attention_unit        unit;
-		bool                         more;
+		const struct hopper_unit *last = (const struct hopper_unit *)(shared.slots + before * sizes::slot);
+		const struct hopper_unit *unit = (const struct hopper_unit *)(shared.slots + slot * sizes::slot);
+		uint32_t                  results;
 
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
-		unit = *(const struct attention_unit *)(shared.slots + slot * sizes::slot);
-		more = unit.results != 0;
-		if (more)
-			hopper_consume<T, DIM, TILES>(job, &unit, shared_address(shared.slots + slot * sizes::slot + 64), shared, &brought);
-		if (more && unit.results > 1) {
+		results = unit->unit.results;
+		if (results)
+			hopper_consume<T, DIM, TILES>(job, unit, shared, &brought);
+		if (results > 1) {
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&shared.stored[handed % 2]);
 		}
 		if (number > 0) {
-			if (last->results > 1)
+			if (last->unit.results > 1)
 				hopper_finish<T, DIM, TILES>(job, last, shared, handed - 1);
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&shared.forgotten[before]);
 		}
-		if (!more)
+		if (!results)
 			return;
-		handed += unit.results > 1;
+		handed += results > 1;
 	}
 }
 
-/* ---- The arriver ---- */
+/* ---- The clerk ---- */
 
-template <class T, int DIM, int TILES> __device__ static inline void hopper_count(const struct hopper_job *job,
+/* The unit and its q into slot NUMBER; a unit of no results, without q, is the end.  Returns where the sequence's results
+ * begin. */
+template <class T, int DIM, int TILES> __device__ static inline size_t hopper_tell(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared, const struct attention_unit *unit, uint32_t number)
+{
+	typedef hopper_sizes<T, DIM, TILES> sizes;
+	constexpr uint32_t chunks = DIM / 8, apart = 32 / chunks; /* of a row; rows at once */
+	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, live = unit->results ? hopper_live<TILES>(job, unit) : 0;
+	uint32_t row = (uint32_t)unit->pass * 16 * TILES + lane, query = row / job->group, head = row - query * job->group, span;
+	char    *to = shared.slots + slot * sizes::slot;
+	struct hopper_unit told = { *unit, 0, 0, attention_run_own((uint32_t)unit->context), 0 };
+	struct hopper_row  its = { 0, 0 };
+	uint4    q[16 * TILES / apart];
+
+	query += (uint32_t)unit->first_row;
+	head = (unit->head * job->group + head) * DIM;
+#pragma unroll
+	for (uint32_t i = 0; i < 16 * TILES / apart; i++) {
+		uint32_t r = lane / chunks + i * apart;
+		size_t   from = (size_t)__shfl_sync(~0u, query, (int)r) * job->stride + __shfl_sync(~0u, head, (int)r);
+
+		q[i] = make_uint4(0, 0, 0, 0);
+		if (r < live)
+			q[i] = *(const uint4 *)((const T *)job->qkv + from + lane % chunks * 8);
+	}
+	if (lane < live) {
+		its.y = query * job->y_stride + head;
+		its.limit = job->full ? unit->context : unit->context - unit->rows + 1 + (int32_t)query - unit->first_row;
+	}
+	if (live) {
+		span = attention_span((uint32_t)unit->context, unit->results);
+		told.first = (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + (size_t)unit->pass * 16 * TILES;
+		told.at = told.first + (size_t)((uint32_t)unit->begin / span) * unit->rows * job->partial_heads;
+		told.grouped = span > told.run;
+	}
+	if (number >= HOPPER_SLOTS)
+		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
+	if (lane == 0)
+		*(struct hopper_unit *)to = told;
+	if (lane < 16 * TILES)
+		((struct hopper_row *)(to + 64))[lane] = its;
+#pragma unroll
+	for (uint32_t i = 0; i < 16 * TILES / apart; i++)
+		*(uint4 *)(to + sizes::q + (lane / chunks + i * apart) * sizes::q_row + lane % chunks * 16) = q[i];
+	__syncwarp();
+	if (lane == 0)
+		barrier_arrive(&shared.known[slot]);
+	return told.first;
+}
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_manage(const struct hopper_job *job,
     const struct hopper_shared_parts &shared)
 {
-	uint32_t lane = threadIdx.x % 32, handed = 0;
+	uint32_t              lane = threadIdx.x % 32, handed = 0;
+	size_t                first, next_first;
+	struct attention_unit unit = hopper_first<TILES>(job), next;
 
+	dependency_wait();
+	first = hopper_tell<T, DIM, TILES>(job, shared, &unit, 0);
 	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
 	for (uint32_t row = blockIdx.x; row < (uint32_t)*job->rows; row += gridDim.x)
 		for (uint32_t i = lane * 8; job->row_sequence[row] < 0 && i < job->q_heads * DIM; i += 32 * 8)
 			*(uint4 *)((T *)job->y + (size_t)row * job->y_stride + i) = make_uint4(0, 0, 0, 0);
-	for (uint32_t number = 0; lane == 0; number++) {
-		uint32_t                     slot = number % HOPPER_SLOTS;
-		const struct attention_unit *unit;
-
-		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
-		unit = (const struct attention_unit *)(shared.slots + slot * hopper_sizes<T, DIM, TILES>::slot);
-		if (unit->results == 0)
-			break;
-		if (unit->results > 1) {
-			int32_t *counter = job->arrived + hopper_place_of<TILES>(job, unit).first;
+	for (uint32_t number = 0; unit.results; number++, unit = next, first = next_first) {
+		next = unit;
+		hopper_next<TILES>(job, &next);
+		next_first = hopper_tell<T, DIM, TILES>(job, shared, &next, number + 1);
+		if (unit.results == 1)
+			continue;
+		if (lane == 0) {
+			int32_t *counter = job->arrived + first;
 
 			barrier_wait(&shared.stored[handed % 2], handed / 2 % 2);
 			__threadfence();
-			shared.last[handed % 2] = atomicAdd(counter, 1) == unit->results - 1;
+			shared.last[handed % 2] = atomicAdd(counter, 1) == unit.results - 1;
 			if (shared.last[handed % 2])
 				*counter = 0;
 			__threadfence(); /* what the others wrote before is seen */
 			barrier_arrive(&shared.decided[handed % 2]);
-			handed++;
 		}
-		barrier_arrive(&shared.forgotten[slot]);
+		__syncwarp();
+		handed++;
 	}
 }
 
@@ -714,7 +762,7 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 		}
 		for (uint32_t s = 0; s < HOPPER_SLOTS; s++) {
 			barrier_init(&shared.known[s], 1);
-			barrier_init(&shared.forgotten[s], HOPPER_WARPS + 1);
+			barrier_init(&shared.forgotten[s], HOPPER_WARPS);
 		}
 		for (uint32_t s = 0; s < 2; s++) {
 			barrier_init(&shared.stored[s], HOPPER_WARPS);
@@ -728,12 +776,13 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 		hopper_produce<T, DIM, TILES>(&job, shared);
 		return;
 	}
+	if (threadIdx.x / 32 > HOPPER_WARPS) {
+		hopper_manage<T, DIM, TILES>(&job, shared);
+		return;
+	}
 	dependency_wait();
 	mark_begin(job.mark);
-	if (threadIdx.x / 32 < HOPPER_WARPS)
-		hopper_work<T, DIM, TILES>(&job, shared);
-	else
-		hopper_count<T, DIM, TILES>(&job, shared);
+	hopper_work<T, DIM, TILES>(&job, shared);
 #endif
 }
 
