@@ -30,8 +30,16 @@ __device__ static inline float block_sum(float x, float *shared)
 		shared[warp] = x;
 	__syncthreads();
 	x = 0;
-	for (int i = 0; i < warps; i++)
-		x += shared[i];
+	for (int i = 0; i < warps; i += 4) { /* loads that do not wait for the sum */
+		float v[4];
+
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			v[j] = i + j < warps ? shared[i + j] : 0;
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			x += v[j];
+	}
 	return x;
 }
 

@@ -543,8 +543,8 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 
 static const char *words_of_variant(const struct skinny_variant *v, int dependent, char ret[BACKEND_WAY_MAX])
 {
-	snprintf(ret, BACKEND_WAY_MAX, "%u × %u tiles, %u panels%s, %u blocks%s%s", v->groups, v->tiles, v->panels,
-	    v->exact ? " of exact boxes" : "", v->blocks, v->shared_bytes ? " of half" : "", dependent ? ", dependent" : "");
+	snprintf(ret, BACKEND_WAY_MAX, "%u × %u tiles, %u panels%s, %u blocks%s", v->groups, v->tiles, v->panels,
+	    v->exact ? " of exact boxes" : "", v->blocks, dependent ? ", dependent" : "");
 	return ret;
 }
 

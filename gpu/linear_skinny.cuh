@@ -27,7 +27,6 @@
 
 enum { SKINNY_TOKENS_MAX = 64, SKINNY_PANEL = 64, SKINNY_PANEL_BYTES = 128, SKINNY_TILE = 64, SKINNY_ATOM = 8,
 	SKINNY_BARRIER_BYTES = 1024, SKINNY_STAGES_MAX = SKINNY_BARRIER_BYTES / 16, SKINNY_SHARED_MAX = 232448,
-	SKINNY_SHARED_HALF = 115712, /* of two blocks that share a multiprocessor */
 	SKINNY_BOX_MAX = 256, SKINNY_VARIANTS_MAX = 24 };
 
 /* What measurement decides. */
@@ -37,7 +36,6 @@ struct skinny_variant {
 	uint32_t blocks;        /* at most */
 	uint32_t stages;        /* at most; 0 = what shared memory holds */
 	int      exact;         /* boxes of just the block's rows, a copy for each panel; else rows are rounded up to eight */
-	uint32_t shared_bytes;  /* at most; 0 = all that a block may have */
 };
 
 /* How a box is fetched: one for a stage, one for each panel, or one whose rows go in groups of eight. */
@@ -46,7 +44,9 @@ enum skinny_box { SKINNY_WHOLE, SKINNY_EACH, SKINNY_GROUPED };
 struct skinny_args {
 	uint32_t rows, units;          /* of x; outputs: rows of W, or pairs of them */
 	uint32_t k_panels;             /* of the whole k */
-	uint32_t passes, pass_units;   /* of a block */
+	uint32_t steps;                /* stages of it */
+	uint32_t passes, pass_units;   /* of a block; outputs of a pass, or one less */
+	uint32_t even, odd;            /* every pass of every block has EVEN outputs, the first ODD of them one more */
 	uint32_t box_units, pitch;     /* a box's outputs; rows of shared memory they take */
 	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes; /* weight_bytes: where x lies; copied: W and x of a stage */
 	int      weight_box, input_box; /* enum skinny_box */
@@ -115,12 +115,15 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 		a->pass_units = (a->units + ret->blocks * a->passes - 1) / (ret->blocks * a->passes);
 		a->box_units = skinny_up(a->pass_units, SKINNY_ATOM);
 	}
+	a->even = a->units / (ret->blocks * a->passes);
+	a->odd = a->units % (ret->blocks * a->passes);
 	if (a->box_units > room || (v->exact && a->box_units > SKINNY_BOX_MAX))
 		return false;
 	a->pitch = a->box_units * parts;
 	if (v->exact)
 		a->box_units = a->pass_units;
 	a->panels = v->panels < a->k_panels ? v->panels : a->k_panels;
+	a->steps = (a->k_panels + a->panels - 1) / a->panels;
 	a->weight_box = gated || a->box_units > SKINNY_BOX_MAX ? SKINNY_GROUPED : ragged || v->exact ? SKINNY_EACH : SKINNY_WHOLE;
 	a->input_box = ragged ? SKINNY_EACH : SKINNY_WHOLE;
 	ret->tokens = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
@@ -132,7 +135,7 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 	a->copied_bytes = a->panels * a->box_units * parts * SKINNY_PANEL_BYTES + input_bytes;
 	spill = (skinny_up(a->pitch, SKINNY_TILE) - a->pitch) * SKINNY_PANEL_BYTES;
 	a->stage_bytes = a->weight_bytes + (spill > input_bytes ? spill : input_bytes);
-	stages = ((v->shared_bytes ? v->shared_bytes : (uint32_t)SKINNY_SHARED_MAX) - SKINNY_BARRIER_BYTES) / a->stage_bytes;
+	stages = (SKINNY_SHARED_MAX - SKINNY_BARRIER_BYTES) / a->stage_bytes;
 	stages = v->stages && v->stages < stages ? v->stages : stages;
 	a->stages = stages < SKINNY_STAGES_MAX ? stages : (uint32_t)SKINNY_STAGES_MAX;
 	if (a->stages < 2 || a->copied_bytes >= 1 << 20) /* a stage is given back when the next one is read; what a phase counts */
@@ -158,22 +161,17 @@ static inline uint32_t skinny_variants(uint32_t n, uint32_t k, uint32_t rows, ui
 	uint32_t              stride = skinny_up(k, 8), count = 1;
 
 	ret[0] = skinny_default(n, blocks, gated);
-	for (uint32_t i = 0; i < 4 * 4 * 3 * 2 && count < SKINNY_VARIANTS_MAX; i++) {
-		struct skinny_variant v = { sizes[i % 4][0], sizes[i % 4][1], 1u << i / 4 % 4, blocks, 0, 0, 0 };
+	for (uint32_t i = 0; i < 4 * 4 * 2 && count < SKINNY_VARIANTS_MAX; i++) {
+		struct skinny_variant v = { sizes[i % 4][0], sizes[i % 4][1], 1u << i / 4 % 4, blocks, 0, (int)(i / 16) };
 		struct skinny_plan    plan;
-		uint32_t              how = i / 16 % 3, tiles;
+		uint32_t              tiles;
 
-		v.shared_bytes = i / 48 ? (uint32_t)SKINNY_SHARED_HALF : 0;
-		v.exact = how == 1;
-		v.blocks = how == 2 ? blocks / 2 : blocks;
-		if ((how == 2 && n > blocks * SKINNY_TILE) || (v.shared_bytes && how) || memcmp(&v, ret, sizeof v) == 0 ||
-		    !skinny_layout(&plan, &v, TENSOR_BF16, data, n, k, stride, data, rows, stride, gated))
+		if (memcmp(&v, ret, sizeof v) == 0 || !skinny_layout(&plan, &v, TENSOR_BF16, data, n, k, stride, data, rows, stride, gated))
 			continue;
 		tiles = (plan.args.pitch + SKINNY_TILE - 1) / SKINNY_TILE;
 		if (tiles <= (v.groups == 1 ? 0 : v.tiles == 1 ? 1 : v.tiles == 2 ? 2 : 4)) /* a smaller size does the same */
 			continue;
-		if (plan.args.stages >= 3 && plan.args.weight_bytes >= 8192 && (plan.args.weight_bytes >= 16384 || !v.shared_bytes) &&
-		    plan.args.weight_bytes <= 65536)
+		if (plan.args.stages >= 3 && plan.args.weight_bytes >= 8192 && plan.args.weight_bytes <= 65536)
 			ret[count++] = v;
 	}
 	return count;
@@ -184,13 +182,15 @@ static inline uint32_t skinny_variants(uint32_t n, uint32_t k, uint32_t rows, ui
 /* The first output of this block in PASS: in a pass all blocks together go over one stretch of W, side by side. */
 __device__ static inline uint32_t skinny_edge(const skinny_args &a, uint32_t pass)
 {
-	return (uint32_t)((uint64_t)a.units * (pass * gridDim.x + blockIdx.x) / (gridDim.x * a.passes));
+	uint32_t tile = pass * gridDim.x + blockIdx.x;
+
+	return tile * a.even + (tile < a.odd ? tile : a.odd);
 }
 
 /* The first output of whoever comes after it. */
 __device__ static inline uint32_t skinny_stop(const skinny_args &a, uint32_t pass)
 {
-	return (uint32_t)((uint64_t)a.units * (pass * gridDim.x + blockIdx.x + 1) / (gridDim.x * a.passes));
+	return skinny_edge(a, pass) + a.even + (pass * gridDim.x + blockIdx.x < a.odd);
 }
 
 /* Where the boxes of a pass begin: no group of eight may begin past the end. */
@@ -226,30 +226,56 @@ __device__ static inline void skinny_fetch_inputs(const skinny_args &a, const te
 			    full, policy);
 }
 
-/* One thread: all stages in order, W of the first ones before the kernel before this one has ended. */
+/* One thread: all stages in order.  How far it is, counted rather than divided: between two kernels each instruction counts. */
+struct skinny_at {
+	uint32_t stage, panel, pass, parity;
+
+	__device__ void next(const skinny_args &a)
+	{
+		panel += a.panels;
+		if (panel >= a.k_panels) {
+			panel = 0;
+			pass++;
+		}
+		if (++stage == a.stages) {
+			stage = 0;
+			parity ^= 1;
+		}
+	}
+};
+
+/* W of the first stages, before the kernel before this one has ended. */
+__device__ static inline void skinny_produce_first(const skinny_args &a, const tensor_map *weights, char *ring, mbarrier *full)
+{
+	uint64_t  once = cache_evict_first();
+	skinny_at at = {};
+
+	while (at.parity == 0 && at.pass < a.passes) {
+		barrier_expect(&full[at.stage], a.copied_bytes);
+		skinny_fetch_weights(a, weights, ring + (size_t)at.stage * a.stage_bytes, at.pass, at.panel, &full[at.stage], once);
+		at.next(a);
+	}
+}
+
+/* The rest, when it has. */
 __device__ static inline void skinny_produce(const skinny_args &a, const tensor_map *weights, const tensor_map *inputs, char *ring,
     mbarrier *full, mbarrier *empty, uint32_t tokens)
 {
-	uint64_t once = cache_evict_first(), often = cache_evict_last();
-	uint32_t steps = (a.k_panels + a.panels - 1) / a.panels, total = a.passes * steps, ahead = total < a.stages ? total : a.stages;
+	uint64_t  once = cache_evict_first(), often = cache_evict_last();
+	skinny_at at = {};
 
-	for (uint32_t i = 0; i < ahead; i++) {
-		barrier_expect(&full[i], a.copied_bytes);
-		skinny_fetch_weights(a, weights, ring + (size_t)i * a.stage_bytes, i / steps, i % steps * a.panels, &full[i], once);
+	while (at.parity == 0 && at.pass < a.passes) {
+		skinny_fetch_inputs(a, inputs, ring + (size_t)at.stage * a.stage_bytes, tokens, at.panel, &full[at.stage], often);
+		at.next(a);
 	}
-	dependency_wait();
-	if (a.mark && blockIdx.x == 0)
-		*(volatile uint32_t *)a.mark = a.mark_value;
-	for (uint32_t i = 0; i < ahead; i++)
-		skinny_fetch_inputs(a, inputs, ring + (size_t)i * a.stage_bytes, tokens, i % steps * a.panels, &full[i], often);
-	for (uint32_t i = ahead; i < total; i++) {
-		uint32_t s = i % a.stages;
-		char    *stage = ring + (size_t)s * a.stage_bytes;
+	while (at.pass < a.passes) {
+		char *stage = ring + (size_t)at.stage * a.stage_bytes;
 
-		barrier_wait(&empty[s], (i / a.stages & 1) ^ 1);
-		barrier_expect(&full[s], a.copied_bytes);
-		skinny_fetch_weights(a, weights, stage, i / steps, i % steps * a.panels, &full[s], once);
-		skinny_fetch_inputs(a, inputs, stage, tokens, i % steps * a.panels, &full[s], often);
+		barrier_wait(&empty[at.stage], at.parity ^ 1);
+		barrier_expect(&full[at.stage], a.copied_bytes);
+		skinny_fetch_weights(a, weights, stage, at.pass, at.panel, &full[at.stage], once);
+		skinny_fetch_inputs(a, inputs, stage, tokens, at.panel, &full[at.stage], often);
+		at.next(a);
 	}
 }
 
@@ -299,7 +325,7 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
     char *ring, mbarrier *full, mbarrier *empty)
 {
 	uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4, stage = 0, parity = 0;
-	uint32_t steps = (a.k_panels + a.panels - 1) / a.panels, tiles = (a.pitch + SKINNY_TILE - 1) / SKINNY_TILE;
+	uint32_t tiles = (a.pitch + SKINNY_TILE - 1) / SKINNY_TILE;
 	uint32_t panel_bytes = a.pitch * SKINNY_PANEL_BYTES, ring_at = shared_address(ring);
 	float    acc[TILES][TOKENS / 2];
 	uint32_t tile_at[TILES];
@@ -318,7 +344,7 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 #pragma unroll
 			for (int i = 0; i < TOKENS / 2; i++)
 				acc[j][i] = 0;
-		for (uint32_t step = 0; step < steps; step++) {
+		for (uint32_t step = 0; step < a.steps; step++) {
 			uint32_t w = ring_at + stage * a.stage_bytes, x = w + a.weight_bytes;
 
 			barrier_wait(&full[stage], parity);
@@ -368,23 +394,24 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> static __globa
 
 	dependents_launch();
 	if (threadIdx.x == GROUPS * 128) {
-		tma_prefetch_map(&weights);
-		tma_prefetch_map(&inputs);
-	}
-	if (threadIdx.x == 0) {
 		for (uint32_t s = 0; s < a.stages; s++) {
 			barrier_init(&full[s], 1);
 			barrier_init(&empty[s], GROUPS * 4);
 		}
 		fence_barrier_init();
+		skinny_produce_first(a, &weights, ring, full);
+		tma_prefetch_map(&inputs);
 	}
 	__syncthreads();
+	dependency_wait();
 	if (threadIdx.x / 32 == GROUPS * 4) {
-		if (threadIdx.x % 32 == 0)
-			skinny_produce(a, &weights, &inputs, ring, full, empty, TOKENS);
+		if (threadIdx.x % 32)
+			return;
+		if (a.mark && blockIdx.x == 0)
+			*(volatile uint32_t *)a.mark = a.mark_value;
+		skinny_produce(a, &weights, &inputs, ring, full, empty, TOKENS);
 		return;
 	}
-	dependency_wait();
 	skinny_consume<T, TOKENS, GROUPS, TILES, GATED>(a, ring, full, empty);
 #endif
 }
