@@ -1,7 +1,5 @@
 /* linear_own.cu: owns the launches of our own kernels of linear layers.  Does not own the choice among them and cuBLASLt
- * (linear.cu).  Invariant: a product that a kernel does not suit is refused before anything is launched.
- *
- * Where they have run: on the host, under the emulator of tests/gpu/emulate.  Not yet on a device. */
+ * (linear.cu).  Invariant: a product that a kernel does not suit is refused before anything is launched. */
 #include "gpu/launch.cuh"
 #include "gpu/linear_own.h"
 #include "gpu/linear_portable.cuh"

@@ -193,8 +193,10 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 	dependency_wait();
 	mark_begin(job.mark);
 	row.load((const X *)job.x + r * job.x_stride, job.width);
+	/* Both at once: a load under a condition would wait for those before it. */
+	delta.load(job.residual ? (const T *)job.residual + r * job.residual_stride : (const T *)((const X *)job.x + r * job.x_stride),
+	    job.width);
 	if (job.residual) {
-		delta.load((const T *)job.residual + r * job.residual_stride, job.width);
 		if (job.inner_bias)
 			delta.add(job.inner_bias, job.width);
 		if (job.inner_norm)
