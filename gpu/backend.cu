@@ -161,6 +161,8 @@ static uint64_t scratch_place(const struct cuda_backend *cuda, const struct back
 		{ offsetof(struct cuda_scratch, int4), int4_workspace_bytes(cuda) },
 		{ offsetof(struct cuda_scratch, tables), logit_rows * table_stride * sizeof(uint16_t) },
 		{ offsetof(struct cuda_scratch, bias), logit_rows * SAMPLE_BIAS_MAX * sizeof(struct sample_bias) },
+		{ offsetof(struct cuda_scratch, piece_most), 2 * logit_rows * sample_pieces(vocab_stride) * sizeof(float) },
+		{ offsetof(struct cuda_scratch, piece_sums), 2 * logit_rows * sample_pieces(vocab_stride) * sizeof(uint64_t) },
 		{ offsetof(struct cuda_scratch, masks), BACKEND_SAMPLES_MAX * logit_rows * mask_words * sizeof(uint32_t) },
 	};
 
@@ -181,8 +183,9 @@ static uint64_t scratch_place(const struct cuda_backend *cuda, const struct back
 
 static bool limits_are_sane(const struct backend_limits *limits)
 {
-	return limits->rows <= GRID_ROWS_MAX && limits->logit_rows <= 1 << 16 && limits->width <= 1 << 24 && limits->vocab <= 1 << 24 &&
-	       limits->head_dim <= CUDA_HEAD_DIM_MAX && limits->q_heads <= 1 << 12 && limits->stream <= 1 << 24;
+	return limits->rows <= GRID_ROWS_MAX && limits->logit_rows <= GRID_ROWS_MAX && limits->width <= 1 << 24 &&
+	       limits->vocab <= 1 << 24 && limits->head_dim <= CUDA_HEAD_DIM_MAX && limits->q_heads <= 1 << 12 &&
+	       limits->stream <= 1 << 24;
 }
 
 static uint64_t scratch_bytes(const struct backend *b, const struct backend_limits *limits)

@@ -262,6 +262,8 @@ struct cuda_scratch {
 	uint16_t *tables;   /* [logit_rows][table_stride]: the sampler's slots */
 	struct sample_bias *bias; /* [logit_rows][SAMPLE_BIAS_MAX], each slot's in the order of ids */
 	uint32_t *masks;    /* [BACKEND_SAMPLES_MAX][logit_rows][mask_words] */
+	float    *piece_most; /* [2][logit_rows][sample_pieces(vocab_stride)]: what sample_scan leaves of each piece of logits */
+	uint64_t *piece_sums; /* likewise */
 	uint32_t vocab_stride, stream_stride, table_stride, mask_words;
 	uint64_t partial_rows;
 };
@@ -489,6 +491,7 @@ enum status cuda_attention_full(struct backend *b, const struct activation *qkv,
     uint32_t q_heads, float scale, struct activation *y);
 
 /* sampler.cu */
+enum status sample_prepare(struct cuda_backend *cuda); /* once, at start */
 enum status cuda_sample_slot(struct backend *b, uint32_t slot, const struct sample_slot *from);
 enum status cuda_read_logprobs(struct backend *b, uint32_t index, struct sample_logprobs *ret);
 enum status cuda_sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit);

@@ -30,6 +30,10 @@ struct step_tile {
 	int32_t sequence, first_row;
 };
 
+/* Logits of a row are looked at in pieces. */
+enum { SAMPLE_PIECE = 256 };
+static inline uint32_t sample_pieces(uint32_t vocab) { return (vocab + SAMPLE_PIECE - 1) / SAMPLE_PIECE; }
+
 /* A row to sample, as the kernel reads it. */
 struct sample_job {
 	struct sample_params params;

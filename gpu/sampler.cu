@@ -1,5 +1,6 @@
 /* sampler.cu: owns samples and slots on the host's side: staging, launches.  Does not own the logits, nor the kernels
  * (sampler.cuh). */
+#include "gpu/launch.cuh"
 #include "gpu/sampler.cuh"
 #include "gpu/types.cuh"
 
@@ -83,6 +84,13 @@ enum status cuda_sample_slot(struct backend *b, uint32_t slot, const struct samp
 
 /* ---- The sample ---- */
 
+enum status sample_prepare(struct cuda_backend *cuda)
+{
+	enum status status = allow_shared(cuda, sample_draw<false>, DRAW_SHARED_BYTES, "shared memory of a draw");
+
+	return status ? status : allow_shared(cuda, sample_draw<true>, DRAW_SHARED_BYTES, "shared memory of a draw");
+}
+
 enum status cuda_read_logprobs(struct backend *b, uint32_t index, struct sample_logprobs *ret)
 {
 	struct cuda_backend         *cuda = cuda_of(b);
@@ -94,15 +102,16 @@ enum status cuda_read_logprobs(struct backend *b, uint32_t index, struct sample_
 	return STATUS_OK;
 }
 
-/* Jobs of ROWS, and the masks of those that have one; returns the number of masks.  *ret_extras: as sample_kernel's;
- * *ret_slots: some row has one. */
+/* Jobs of ROWS, and the masks of those that have one; returns the number of masks.  *ret_extras: as sample_draw's;
+ * *ret_slots, *ret_lists: some row has one; some row has filters
+ * or wants log probabilities. */
 static uint32_t fill_jobs(const struct cuda_backend *cuda, struct sample_staging *sample, const struct sample_row *rows,
     uint32_t count, uint32_t vocab, bool *ret_extras,
-    bool *ret_slots)
+    bool *ret_slots, bool *ret_lists)
 {
 	uint32_t masks = 0, words = (vocab + 31) / 32;
 
-	*ret_extras = *ret_slots = false;
+	*ret_extras = *ret_slots = *ret_lists = false;
 	for (uint32_t i = 0; i < count; i++) {
 		struct sample_job *job = &sample->host[i];
 
@@ -119,6 +128,8 @@ static uint32_t fill_jobs(const struct cuda_backend *cuda, struct sample_staging
 		if (rows[i].guess_count)
 			memcpy(job->guesses, rows[i].guesses, rows[i].guess_count * sizeof *job->guesses);
 		*ret_slots = *ret_slots || rows[i].slot;
+		*ret_lists = *ret_lists || rows[i].params.top_k > 1 || rows[i].params.top_p < 1 || rows[i].params.min_p > 0 ||
+		             rows[i].params.logprobs;
 		*ret_extras = *ret_extras || rows[i].slot || rows[i].mask || rows[i].params.logprobs;
 		if (rows[i].mask) {
 			memcpy(sample->masks + (size_t)masks * cuda->scratch.mask_words, rows[i].mask, words * sizeof(uint32_t));
@@ -126,6 +137,35 @@ static uint32_t fill_jobs(const struct cuda_backend *cuda, struct sample_staging
 		}
 	}
 	return masks;
+}
+
+/* EXTRAS, SLOTS, LISTS: as fill_jobs says. */
+static enum status enqueue_draws(struct cuda_backend *cuda, const struct sample_staging *sample, uint32_t count, uint32_t vocab,
+    const uint32_t *masks, bool extras, bool slots, bool lists)
+{
+	struct cuda_scratch *scratch = &cuda->scratch;
+	struct sample_arrays arrays = { scratch->logits, scratch->tables, scratch->bias, masks, scratch->ids, sample->ids,
+		sample->logprobs, scratch->piece_most, (word *)scratch->piece_sums, scratch->vocab_stride, scratch->table_stride,
+		scratch->mask_words, sample_pieces(scratch->vocab_stride), scratch->limits.logit_rows, LIST_ROOM };
+	struct backend_step_times *times = cuda->times + cuda->step.number % BACKEND_TIMES_MAX;
+	uint32_t pieces = sample_pieces(vocab), each = SCAN_EACH_MAX;
+	auto     scan = extras ? sample_scan<true> : sample_scan<false>;
+	auto     draw = extras ? sample_draw<true> : sample_draw<false>;
+	auto     draw_plain = extras ? sample_draw_plain<true> : sample_draw_plain<false>;
+
+	/* Few rows: shorter blocks for all multiprocessors. */
+	if ((uint64_t)count * pieces < (uint64_t)cuda->multiprocessors * 8 * SCAN_WARPS * SCAN_EACH_MAX)
+		each = AT_ONCE;
+	scan<<<dim3((pieces + SCAN_WARPS * each - 1) / (SCAN_WARPS * each), count), SCAN_THREADS, 0, cuda->stream>>>(sample->device,
+	    arrays, vocab, each, mark_next(cuda, FAULT_SAMPLE), times);
+	if (lists ? launch(cuda, "sample_draw", true, draw, count, DRAW_THREADS, DRAW_SHARED_BYTES, sample->device, arrays, vocab,
+	                mark_next(cuda, FAULT_SAMPLE), times)
+	          : launch(cuda, "sample_draw_plain", true, draw_plain, count, 32, 0, sample->device, arrays, vocab,
+	                mark_next(cuda, FAULT_SAMPLE), times))
+		return cuda->fault;
+	if (slots)
+		note_draws<<<1, FILL_THREADS, 0, cuda->stream>>>(sample->device, arrays, count);
+	return cuda_launched(cuda, "sample") ? cuda->fault : STATUS_OK;
 }
 
 enum status cuda_sample(struct backend *b, const struct sample_row *rows, uint32_t count, uint32_t vocab_limit)
@@ -136,7 +176,8 @@ enum status cuda_sample(struct backend *b, const struct sample_row *rows, uint32
 	uint32_t               vocab = vocab_limit < cuda->step.vocab ? vocab_limit : cuda->step.vocab;
 	struct cuda_scratch   *scratch = &cuda->scratch;
 	size_t                 mask_bytes;
-	bool                   extras, slots;
+	bool                   extras, slots, lists;
+	enum status            status;
 	uint32_t              *device_masks = scratch->masks + (size_t)part * scratch->limits.logit_rows * scratch->mask_words;
 
 	if (cuda->fault)
@@ -152,7 +193,7 @@ enum status cuda_sample(struct backend *b, const struct sample_row *rows, uint32
 	if (cuda_check(cuda, cudaSetDevice(cuda->device), "cudaSetDevice") ||
 	    (sample->used && cuda_check(cuda, cudaEventSynchronize(sample->done), "waiting for an old sample")))
 		return cuda->fault;
-	masks = fill_jobs(cuda, sample, rows, count, vocab, &extras, &slots);
+	masks = fill_jobs(cuda, sample, rows, count, vocab, &extras, &slots, &lists);
 	mask_bytes = (size_t)masks * scratch->mask_words * sizeof(uint32_t);
 	if (cuda_check(cuda, cudaMemcpyAsync(sample->device, sample->host, count * sizeof *sample->host, cudaMemcpyHostToDevice,
 	        cuda->copies), "uploading rows to sample") ||
@@ -161,20 +202,9 @@ enum status cuda_sample(struct backend *b, const struct sample_row *rows, uint32
 	    cuda_check(cuda, cudaEventRecord(sample->copied, cuda->copies), "cudaEventRecord") ||
 	    cuda_check(cuda, cudaStreamWaitEvent(cuda->stream, sample->copied, 0), "cudaStreamWaitEvent"))
 		return cuda->fault;
-	if (count) {
-		struct sample_arrays arrays = { scratch->logits, scratch->tables, scratch->bias, device_masks, scratch->ids, sample->ids,
-			sample->logprobs, scratch->vocab_stride, scratch->table_stride, scratch->mask_words };
-		struct backend_step_times *times = cuda->times + cuda->step.number % BACKEND_TIMES_MAX;
-		struct step_mark           mark = mark_next(cuda, FAULT_SAMPLE);
-
-		if (extras)
-			sample_kernel<true><<<count, SAMPLE_THREADS, 0, cuda->stream>>>(sample->device, arrays, vocab, mark, times);
-		else
-			sample_kernel<false><<<count, SAMPLE_THREADS, 0, cuda->stream>>>(sample->device, arrays, vocab, mark, times);
-		if (slots)
-			note_draws<<<1, FILL_THREADS, 0, cuda->stream>>>(sample->device, arrays, count);
-	}
-	if (cuda_launched(cuda, "sample") || cuda_check(cuda, cudaEventRecord(sample->done, cuda->stream), "cudaEventRecord"))
+	if (count && (status = enqueue_draws(cuda, sample, count, vocab, device_masks, extras, slots, lists)))
+		return status;
+	if (cuda_check(cuda, cudaEventRecord(sample->done, cuda->stream), "cudaEventRecord"))
 		return cuda->fault;
 	sample->used = 1;
 	sample->count = count;

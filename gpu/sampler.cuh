@@ -1,93 +1,108 @@
 /* sampler.cuh: the kernels of the sampler: one token per row, and slots.  Invariant: a draw depends on its row's logits,
- * parameters, mask and slot only, and has the same bits each time: every sum is of whole numbers.
+ * parameters, mask and slot only, and has the same bits each time: what is summed in no fixed order are whole numbers.
  *
  * Order of filters as in model/backend.h: temperature, top_k, top_p, min_p; among equal logits the lower id is the larger;
  * what is left is walked in the order of ids, as the CPU backend does.
  *
- * Biases, penalties, bans and masks are applied where a logit is read (logit_of), by the arithmetic that the CPU backend
+ * Biases, penalties, bans and masks are applied where a logit is read (load4), by the arithmetic that the CPU backend
  * compiles too: logits stay as they are, rows without them run code that knows nothing of it, and nothing is stored twice.
  * The table of a slot lies beside the logits: two bytes more for each id, read in the same order.  A kernel after the draws
  * adds to it; the host only ever fills it whole, in stream order, so that it may hand a slot on at once.
  *
- * One block for a row.  A weight exp((l − max) / T) ≤ 1 is taken in units of 2⁻⁴⁴, so that the sum of a vocabulary fits
- * 64 bits and does not depend on the order.  Selection is by bits: the sortable form of a logit is cut into 11, 11 and 10
- * bits, a histogram of counts (top_k) or of weights (top_p) over each finds the digit of the last one kept, so three passes
- * find the threshold without sorting.  Ties at the threshold go to the lowest ids.  The most likely ids of a row that wants
- * log probabilities are found the same way, and then sorted. */
+ * Two kernels.  The first, sample_scan, reads all logits once: of each piece of PIECE ids it leaves the largest logit and,
+ * for rows that need it, the sum of weights.  The second, sample_draw, has a block for each row, which looks only at the
+ * pieces that matter: one that holds the largest logit; the one in which the draw lies; those whose largest logit can be
+ * among the top_k or in the mass top_p.  What it finds there goes into a list in shared memory, which is sorted and cut.
+ * Where more is kept than the list holds (flat distributions), a histogram says which range of logits the end of what is
+ * kept lies in, only that range is listed, and what is above it is summed for each piece.
+ *
+ * A weight exp((l − max) / T) ≤ 1 is taken in units of 2⁻⁴⁴, so that the sum of a vocabulary fits 64 bits and does not
+ * depend on the order.  Only sums of pieces by sample_scan are relative to the piece's own largest logit and are made of
+ * floats, in an order that is the same for every batch. */
 #ifndef PENSTOCK_GPU_SAMPLER_CUH
 #define PENSTOCK_GPU_SAMPLER_CUH
 
-#include "gpu/block.cuh"
+#include "gpu/sampler_select.cuh"
 
-#include "model/sampling.h"
+enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2, PURPOSE_TOKEN = 0,
+	FILL_THREADS = 256, DRAW_SHARED_BYTES = LIST_ROOM * 8 };
 
-#include <math.h>
+/* ---- The scan ---- */
 
-enum { SAMPLE_THREADS = 1024, SAMPLE_WARPS = SAMPLE_THREADS / 32, BINS = 2048, PURPOSE_TOKEN = 0, FILL_THREADS = 256 };
-
-typedef unsigned long long word;
-
-struct sample_shared {
-	word    bins[BINS];
-	word    sums[SAMPLE_WARPS];
-	float   most[SAMPLE_WARPS];
-	int32_t ids[SAMPLE_WARPS];
-	word    before, total;
-	uint32_t digit;
-	int32_t  found;
-	uint32_t top_count;
-	float    top[SAMPLE_TOP_MAX];
-	int32_t  top_ids[SAMPLE_TOP_MAX];
-};
-
-struct row {
-	const float *logits;
-	uint32_t     count;
-	float        most, factor;
-	/* Of a row that is adjusted: */
-	const struct sample_params *params;
-	const uint16_t             *table; /* NULL = no slot */
-	const struct sample_bias   *bias;
-	const uint32_t             *mask;  /* NULL = none */
-	const int32_t              *guesses;
-	uint32_t                    bias_count, guess_count;
-	int                         bans;
-};
-
-/* The few ids of a slot that change: kept out of the loops. */
-static DEVICE_NOINLINE __device__ float adjust_entry(const struct row *row, float logit, uint32_t i, uint16_t entry)
+/* The largest of a warp's values and, where it is wanted, the sum of their weights by it, of piece P. */
+static __device__ inline void note_piece(const struct row *row, uint32_t p, const float v[8], float bad, bool sums)
 {
-	return sampling_adjust(logit, entry,
-	    entry & SAMPLING_BIASED ? sampling_bias(row->bias, row->bias_count, (int32_t)i) : 0, row->bans, row->params);
+	float  most = fmaxf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])), fmaxf(fmaxf(v[4], v[5]), fmaxf(v[6], v[7])));
+	double sum = 0;
+
+	most = logit_of(__reduce_max_sync(~0u, key_of(most)));
+	if (sums) {
+		float w[8];
+
+		for (int j = 0; j < 8; j++)
+			w[j] = share_of(v[j], most, row->scale);
+		sum = (double)(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
+		for (int o = 16; o; o >>= 1)
+			sum += __shfl_xor_sync(~0u, sum, o);
+	}
+	bad = __any_sync(~0u, !(bad == 0)) ? NAN : most;
+	if (threadIdx.x % 32 == 0) {
+		row->most[p] = bad;
+		if (sums)
+			row->sums[p] = (word)(sum * 0x1p44);
+	}
 }
 
-/* Logit number I as it is filtered. */
-template <bool adjusted> static __device__ inline float logit_of(const struct row *row, uint32_t i)
+/* Block (x, y): EACH pieces for each warp of row y, a multiple of AT_ONCE. */
+template <bool extras> static __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) sample_scan(
+    const struct sample_job *jobs, struct sample_arrays arrays, uint32_t count, uint32_t each, struct step_mark mark,
+    struct backend_step_times *times)
 {
-	float    logit = row->logits[i];
-	uint16_t entry;
+	const struct sample_job *job = &jobs[blockIdx.y];
+	struct row row = row_of(job, blockIdx.y, &arrays, count), plain = row;
+	uint32_t   lane = threadIdx.x % 32, first = (blockIdx.x * SCAN_WARPS + threadIdx.x / 32) * each;
+	bool       sums = wants_sums(&job->params, count), adjusted = extras && (job->slot || job->mask >= 0);
 
-	if (!adjusted)
-		return logit;
-	if (!sampling_allows(row->mask, i))
-		return SAMPLE_BANNED;
-	entry = row->table ? row->table[i] : 0;
-	for (uint32_t g = 0; g < row->guess_count; g++) /* few, and none at all but for speculation; they count as drawn */
-		if (row->guesses[g] == (int32_t)i)
-			entry = sampling_count(entry);
-	return sampling_touches(entry, row->bans) ? adjust_entry(row, logit, i, entry) : logit;
+	dependents_launch();
+	mark_begin(mark);
+	if ((threadIdx.x | blockIdx.x | blockIdx.y) == 0)
+		times->computed = device_clock();
+	if (extras) {
+		adjust_by(&row, job, &arrays);
+		make_plain(&plain, &arrays);
+	}
+	for (uint32_t p = first; p < first + each && p < row.pieces; p += AT_ONCE) {
+		float v[AT_ONCE][8]; /* of the last ones nothing, perhaps: then it is written nowhere */
+
+		for (uint32_t n = 0; n < AT_ONCE; n++)
+			for (uint32_t h = 0; h < 2; h++)
+				load4_plain(&row, (p + n) * PIECE + h * (PIECE / 2) + lane * 4, v[n] + h * 4);
+		for (uint32_t n = 0; n < AT_ONCE && p + n < row.pieces; n++) {
+			float bad = 0;
+
+			if ((p + n + 1) * PIECE <= count)
+				for (int j = 0; j < 8; j++)
+					bad = fmaf(v[n][j], 0, bad);
+			else
+				for (uint32_t j = 0; j < 8; j++)
+					bad = (p + n) * PIECE + j / 4 * (PIECE / 2) + lane * 4 + j % 4 < count ? fmaf(v[n][j], 0, bad) : bad;
+			if (extras && job->params.logprobs)
+				note_piece(&plain, p + n, v[n], bad, true);
+			if (extras && adjusted)
+				for (uint32_t h = 0; h < 2; h++)
+					if ((p + n) * PIECE + h * (PIECE / 2) + lane * 4 < count)
+						adjust4(&row, (p + n) * PIECE + h * (PIECE / 2) + lane * 4, v[n] + h * 4);
+			note_piece(&row, p + n, v[n], bad, sums);
+		}
+	}
 }
 
-/* Larger floats have larger keys. */
-static __device__ inline uint32_t key_of(float x)
-{
-	uint32_t bits = __float_as_uint(x == 0 ? 0.0f : x); /* −0 equals 0 */
-	return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
+/* ---- The draw ---- */
 
-static __device__ inline word weight_of(float logit, float most, float factor)
+/* How far below the largest logit rough bins of weights begin: what is below them weighs next to nothing. */
+static __device__ inline float depth_of(const struct row *row, word rest, word total)
 {
-	return (word)((double)expf((logit - most) * factor) * 0x1p44);
+	return log2f(64 * (float)row->count * UNIT / fmaxf((float)rest, (float)total * 0x1p-24f)) / row->scale + 1e-20f;
 }
 
 static __device__ void philox(uint64_t seed, const uint32_t counter[4], uint32_t ret[2])
@@ -107,357 +122,262 @@ static __device__ void philox(uint64_t seed, const uint32_t counter[4], uint32_t
 	ret[1] = c[1];
 }
 
-static __device__ inline word warp_sum(word x)
+/* A uniform number below 1, 53 bits. */
+static __device__ double random_of(const struct sample_job *job)
 {
-	for (int o = 16; o; o >>= 1)
-		x += __shfl_xor_sync(~0u, x, o);
-	return x;
+	uint32_t counter[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, PURPOSE_TOKEN }, random[2];
+
+	philox(job->params.seed, counter, random);
+	return (double)(((uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53;
 }
 
-/* The sum over the block. */
-static __device__ word total_of(word x, struct sample_shared *shared)
+static __device__ inline word draw_of(const struct sample_job *job, word total)
 {
-	x = warp_sum(x);
-	__syncthreads();
-	if (threadIdx.x % 32 == 0)
-		shared->sums[threadIdx.x / 32] = x;
-	__syncthreads();
-	x = 0;
-	for (int i = 0; i < SAMPLE_WARPS; i++)
-		x += shared->sums[i];
-	return x;
+	word target = (word)(random_of(job) * (double)total);
+
+	return target < total ? target : total - 1;
 }
 
-/* The sum of the threads before this one. */
-static __device__ word before_of(word x, struct sample_shared *shared)
+/* By one warp: the lowest id of the largest logit, which piece P holds. */
+template <bool adjusted> static __device__ int32_t first_in(const struct row *row, uint32_t p)
 {
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	word     own = x, before = 0;
+	uint32_t id = p * PIECE + threadIdx.x % 32 * 8, at = 8, lanes;
+	float    v[8];
 
-	for (uint32_t o = 1; o < 32; o *= 2) {
-		word other = __shfl_up_sync(~0u, x, o);
-		x += lane >= o ? other : 0;
-	}
-	__syncthreads();
-	if (lane == 31)
-		shared->sums[warp] = x;
-	__syncthreads();
-	for (uint32_t i = 0; i < warp; i++)
-		before += shared->sums[i];
-	return before + x - own;
+#pragma unroll
+	for (uint32_t h = 0; h < 2; h++)
+		load4<adjusted>(row, id + h * 4, v + h * 4);
+#pragma unroll
+	for (uint32_t j = 8; j-- > 0;)
+		at = v[j] == row->top ? j : at;
+	lanes = __ballot_sync(~0u, at < 8);
+	return (int32_t)__shfl_sync(~0u, id + at, (__ffs((int)lanes) - 1) % 32);
 }
 
-/* The largest logit and its lowest id; false when one is not finite. */
-template <bool adjusted> static __device__ bool find_largest(const struct row *row, struct sample_shared *shared, float *ret,
-    int32_t *ret_id)
+template <bool adjusted> static __device__ int32_t first_of(const struct row *row, uint32_t p, struct sample_shared *shared)
 {
-	float   most = -INFINITY;
-	int32_t id = 0;
-	bool    finite = true;
+	if (threadIdx.x < 32) {
+		int32_t id = first_in<adjusted>(row, p);
 
-	for (uint32_t i = threadIdx.x; i < row->count; i += SAMPLE_THREADS) {
-		float x = logit_of<adjusted>(row, i);
-
-		finite = finite && isfinite(x);
-		if (x > most) {
-			most = x;
-			id = (int32_t)i;
-		}
-	}
-	for (int o = 16; o; o >>= 1) {
-		float   other = __shfl_xor_sync(~0u, most, o);
-		int32_t its = __shfl_xor_sync(~0u, id, o);
-
-		if (other > most || (other == most && its < id)) {
-			most = other;
-			id = its;
-		}
-	}
-	__syncthreads(); /* of the pass before */
-	if (threadIdx.x % 32 == 0) {
-		shared->most[threadIdx.x / 32] = most;
-		shared->ids[threadIdx.x / 32] = id;
-	}
-	finite = __syncthreads_and(finite);
-	most = shared->most[0];
-	id = shared->ids[0];
-	for (int i = 1; i < SAMPLE_WARPS; i++) {
-		if (shared->most[i] > most || (shared->most[i] == most && shared->ids[i] < id)) {
-			most = shared->most[i];
-			id = shared->ids[i];
-		}
-	}
-	*ret = most;
-	*ret_id = id;
-	return finite;
-}
-
-/* What is kept: logits above the threshold, and of those equal to it the ids below TIES. */
-struct kept {
-	uint32_t key;
-	uint32_t ties;
-};
-
-static __device__ inline bool is_kept(struct kept kept, float logit, uint32_t id)
-{
-	uint32_t key = key_of(logit);
-	return key > kept.key || (key == kept.key && id < kept.ties);
-}
-
-/* The bin where the sum from the top reaches TARGET, which the bins hold: shared->digit; the sum above it: before. */
-static __device__ void find_digit(struct sample_shared *shared, word target)
-{
-	constexpr uint32_t each = BINS / SAMPLE_THREADS;
-	uint32_t           first = BINS - (threadIdx.x + 1) * each; /* thread 0 has the top bins */
-	word               own = 0, before;
-
-	for (uint32_t i = 0; i < each; i++)
-		own += shared->bins[first + i];
-	before = before_of(own, shared);
-	if (before < target && before + own >= target) {
-		for (uint32_t i = each; i-- > 0;) {
-			word bin = shared->bins[first + i];
-
-			if (before + bin >= target) {
-				shared->digit = first + i;
-				shared->before = before;
-				break;
-			}
-			before += bin;
-		}
-	}
-	__syncthreads();
-}
-
-/* Narrows KEPT to its largest ones whose count (BY_WEIGHT: weight) reaches TARGET > 0, at least one of them. */
-template <bool adjusted> static __device__ struct kept select_top(const struct row *row, struct kept kept, word target,
-    bool by_weight, struct sample_shared *shared)
-{
-	uint32_t prefix = 0, known = 0; /* bits of the threshold, and which are known */
-	word     left = target, own = 0, before;
-	uint32_t each = (row->count + SAMPLE_THREADS - 1) / SAMPLE_THREADS, first, end;
-
-	for (int pass = 0; pass < 3; pass++) {
-		int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0;
-
-		__syncthreads();
-		for (uint32_t i = threadIdx.x; i < BINS; i += SAMPLE_THREADS)
-			shared->bins[i] = 0;
-		__syncthreads();
-		for (uint32_t i = threadIdx.x; i < row->count; i += SAMPLE_THREADS) {
-			float    logit = logit_of<adjusted>(row, i);
-			uint32_t key = key_of(logit);
-			word     add = 1;
-
-			if ((key & known) != prefix || !is_kept(kept, logit, i))
-				continue;
-			if (by_weight)
-				add = weight_of(logit, row->most, row->factor);
-			if (add)
-				atomicAdd(&shared->bins[key >> shift & (pass == 2 ? 1023 : 2047)], add);
-		}
-		__syncthreads();
-		find_digit(shared, left);
-		prefix |= shared->digit << shift;
-		known |= (pass == 2 ? 1023u : 2047u) << shift;
-		left -= shared->before;
-	}
-	/* The threshold is found; of those equal to it, so many in the order of ids that LEFT is reached. */
-	first = threadIdx.x * each < row->count ? threadIdx.x * each : row->count;
-	end = first + each < row->count ? first + each : row->count;
-	for (uint32_t i = first; i < end; i++) {
-		float logit = logit_of<adjusted>(row, i);
-		if (key_of(logit) == prefix && is_kept(kept, logit, i))
-			own += by_weight ? weight_of(logit, row->most, row->factor) : 1;
-	}
-	before = before_of(own, shared);
-	if (before < left && before + own >= left) {
-		for (uint32_t i = first; i < end; i++) {
-			float logit = logit_of<adjusted>(row, i);
-			if (key_of(logit) != prefix || !is_kept(kept, logit, i))
-				continue;
-			before += by_weight ? weight_of(logit, row->most, row->factor) : 1;
-			if (before >= left) {
-				shared->digit = i + 1;
-				break;
-			}
-		}
-	}
-	__syncthreads();
-	kept = { prefix, shared->digit };
-	__syncthreads();
-	return kept;
-}
-
-/* The first id whose running sum of kept weights is above SHARE of all of them. */
-template <bool adjusted> static __device__ int32_t walk(const struct row *row, struct kept kept, float min_p, double share,
-    struct sample_shared *shared)
-{
-	uint32_t each = (row->count + SAMPLE_THREADS - 1) / SAMPLE_THREADS;
-	uint32_t first = threadIdx.x * each < row->count ? threadIdx.x * each : row->count;
-	uint32_t end = first + each < row->count ? first + each : row->count;
-	word     own = 0, before, total, target;
-	int32_t  last = -1;
-
-	for (uint32_t i = first; i < end; i++) {
-		float logit = logit_of<adjusted>(row, i), weight = expf((logit - row->most) * row->factor);
-
-		if (is_kept(kept, logit, i) && weight >= min_p && (word)((double)weight * 0x1p44)) {
-			own += (word)((double)weight * 0x1p44);
-			last = (int32_t)i;
-		}
-	}
-	before = before_of(own, shared);
-	total = total_of(own, shared);
-	target = (word)(share * (double)total);
-	target = target < total ? target : total - 1;
-	if (last >= 0 && before <= target && before + own > target) {
-		for (uint32_t i = first; i < end; i++) {
-			float logit = logit_of<adjusted>(row, i), weight = expf((logit - row->most) * row->factor);
-
-			if (!is_kept(kept, logit, i) || !(weight >= min_p))
-				continue;
-			before += (word)((double)weight * 0x1p44);
-			if (before > target) {
-				shared->found = (int32_t)i;
-				break;
-			}
-		}
+		if (threadIdx.x == 0)
+			shared->found = id;
 	}
 	__syncthreads();
 	return shared->found;
 }
 
+/* The largest logit, and the first piece with it; false when one is not finite. */
+static __device__ bool find_top(struct row *row, struct sample_shared *shared, uint32_t *ret_piece)
+{
+	word own = 0;
+	bool finite = true;
+
+	for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS) {
+		float most = row->most[p];
+		word  entry = (word)key_of(most) << 32 | ~p;
+
+		finite = finite && isfinite(most);
+		own = entry > own ? entry : own;
+	}
+	for (int o = 16; o; o >>= 1) {
+		word other = __shfl_xor_sync(~0u, own, o);
+		own = other > own ? other : own;
+	}
+	__syncthreads();
+	if (threadIdx.x % 32 == 0)
+		shared->sums[threadIdx.x / 32] = own;
+	finite = __syncthreads_and(finite);
+	for (int i = 0; i < DRAW_WARPS; i++)
+		own = shared->sums[i] > own ? shared->sums[i] : own;
+	row->top = logit_of((uint32_t)(own >> 32));
+	*ret_piece = ~(uint32_t)own;
+	__syncthreads();
+	return finite;
+}
+
 /* One draw; −1 when every id is banned. */
-template <bool adjusted> static __device__ int32_t draw(struct row *row, const struct sample_job *job, int32_t largest,
+template <bool adjusted> static __device__ int32_t draw(struct row *row, const struct sample_job *job, uint32_t piece,
     struct sample_shared *shared)
 {
 	const struct sample_params *params = &job->params;
-	uint32_t    counter[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, PURPOSE_TOKEN }, random[2];
-	struct kept kept = { 0, UINT32_MAX };
+	struct selection s = { { KEY_LEAST, UINT32_MAX }, 0, false };
+	bool   plain = true; /* sums are those of sample_scan */
+	word   total = 0;
 
-	if (adjusted) {
-		find_largest<true>(row, shared, &row->most, &largest);
-		if (row->most == SAMPLE_BANNED)
-			return -1;
+	if (adjusted && row->top == SAMPLE_BANNED)
+		return -1;
+	if (is_greedy(params))
+		return first_of<adjusted>(row, piece, shared);
+	if (wants_sums(params, row->count))
+		total = scale_sums(row, shared);
+	if (cuts_number(params, row->count)) {
+		uint32_t k = (uint32_t)params->top_k;
+
+		select<adjusted>(row, &s, least_of_number(row, k), k, row->count, false, NUMBER_DEPTH, shared);
+		plain = false;
 	}
-	row->factor = 1 / params->temperature;
-	if (!(params->temperature > 0) || !isfinite(row->factor) || params->top_k == 1)
-		return largest;
-	if (params->top_k > 0 && (uint32_t)params->top_k < row->count)
-		kept = select_top<adjusted>(row, kept, (word)params->top_k, false, shared);
-	if (params->top_p < 1) {
-		word own = 0, total, target;
+	if (params->top_p < 1 && s.listed) {
+		s.n = reach(row, s.n, 32, target_of((double)params->top_p, list_weight(row, s.n, shared)), shared);
+	} else if (params->top_p < 1) {
+		word target;
 
-		for (uint32_t i = threadIdx.x; i < row->count; i += SAMPLE_THREADS) {
-			float logit = logit_of<adjusted>(row, i);
-			own += is_kept(kept, logit, i) ? weight_of(logit, row->most, row->factor) : 0;
+		total = plain ? total : sum_sums(row, shared);
+		target = target_of((double)params->top_p, total);
+		select<adjusted>(row, &s, plain ? least_of_weight(row, (total - target) / 1024 * 1023, shared) : KEY_LEAST, target, total,
+		    true, depth_of(row, total - target, total), shared);
+		plain = false;
+	}
+	if (params->min_p > 0) {
+		uint32_t key = least_of_share(row, fminf(params->min_p, 1));
+
+		if (s.listed) {
+			s.n = min(s.n, max(count_from(row, s.n, key), 1u));
+		} else if (key > s.kept.key) {
+			s.kept = { key, UINT32_MAX };
+			settle<adjusted>(row, &s, shared);
+			plain = false;
+		} else if (plain && !wants_sums(params, row->count)) { /* nothing is below it */
+			settle<adjusted>(row, &s, shared);
+			plain = false;
 		}
-		total = total_of(own, shared);
-		target = (word)ceil((double)params->top_p * (double)total);
-		target = target < 1 ? 1 : target > total ? total : target;
-		kept = select_top<adjusted>(row, kept, target, true, shared);
 	}
-	philox(params->seed, counter, random);
-	return walk<adjusted>(row, kept, fminf(params->min_p, 1), (double)(((uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53,
-	    shared);
+	if (!s.listed) {
+		total = plain ? total : sum_sums(row, shared);
+		return pick<adjusted>(row, s.kept, draw_of(job, total), false, plain, shared);
+	}
+	total = list_weight(row, s.n, shared);
+	for (uint32_t i = threadIdx.x; i < s.n; i += DRAW_THREADS) /* in the order of ids */
+		row->list[i] = row->list[i] << 32 | row->list[i] >> 32;
+	__syncthreads();
+	sort_falling(s.n);
+	return (int32_t)~(uint32_t)(row->list[reach(row, s.n, 0, draw_of(job, total) + 1, shared) - 1] >> 32);
 }
 
-/* Log probabilities of the logits as they are, of which row->most is the largest: the logarithm of the sum, for every
- * thread, and RET's most likely ids. */
+/* Log probabilities of the logits as they are: the logarithm of the sum, for every thread, and RET's K most likely ids. */
 static __device__ double most_likely(struct row *row, uint32_t k, struct sample_shared *shared, struct sample_logprobs *ret)
 {
-	struct kept kept = { 0, UINT32_MAX };
-	word        own = 0;
-	double      log_sum;
+	struct selection s = { { KEY_LEAST, UINT32_MAX }, 0, false };
+	double           log_sum = (double)row->top + log((double)scale_sums(row, shared) * 0x1p-44);
 
-	row->factor = 1;
-	for (uint32_t i = threadIdx.x; i < row->count; i += SAMPLE_THREADS)
-		own += weight_of(row->logits[i], row->most, 1);
-	log_sum = (double)row->most + log((double)total_of(own, shared) * 0x1p-44);
-	if (threadIdx.x == 0)
-		shared->top_count = 0;
 	k = k < row->count ? k : row->count;
-	if (k > 0 && k < row->count)
-		kept = select_top<false>(row, kept, k, false, shared);
+	if (k > 0)
+		select<false>(row, &s, least_of_number(row, k), k, row->count, false, NUMBER_DEPTH, shared);
+	if (threadIdx.x < k) {
+		ret->top[threadIdx.x].id = (int32_t)~(uint32_t)row->list[threadIdx.x];
+		ret->top[threadIdx.x].logprob = (float)((double)logit_of((uint32_t)(row->list[threadIdx.x] >> 32)) - log_sum);
+	}
+	if (threadIdx.x == 0)
+		ret->count = k;
 	__syncthreads();
-	for (uint32_t i = threadIdx.x; i < row->count && k > 0; i += SAMPLE_THREADS) {
-		if (is_kept(kept, row->logits[i], i)) {
-			uint32_t at = atomicAdd(&shared->top_count, 1);
-			if (at < SAMPLE_TOP_MAX) {
-				shared->top[at] = row->logits[i];
-				shared->top_ids[at] = (int32_t)i;
-			}
-		}
-	}
-	__syncthreads();
-	if (threadIdx.x > 0)
-		return log_sum;
-	for (uint32_t n = 0; n < k; n++) { /* insertion, falling; the lower id first among equals */
-		float    logit = shared->top[n];
-		int32_t  id = shared->top_ids[n];
-		uint32_t at = n;
-
-		for (; at > 0 && (shared->top[at - 1] < logit || (shared->top[at - 1] == logit && shared->top_ids[at - 1] > id)); at--) {
-			shared->top[at] = shared->top[at - 1];
-			shared->top_ids[at] = shared->top_ids[at - 1];
-		}
-		shared->top[at] = logit;
-		shared->top_ids[at] = id;
-	}
-	ret->count = k;
-	for (uint32_t n = 0; n < k; n++) {
-		ret->top[n].id = shared->top_ids[n];
-		ret->top[n].logprob = (float)((double)shared->top[n] - log_sum);
-	}
 	return log_sum;
 }
 
-/* What the kernel reads and writes beside the jobs. */
-struct sample_arrays {
-	const float              *logits;   /* [rows][stride] */
-	uint16_t                 *tables;   /* [slots][table_stride] */
-	const struct sample_bias *bias;     /* [slots][SAMPLE_BIAS_MAX] */
-	const uint32_t           *masks;    /* [rows with one][mask_words] */
-	int32_t                  *ids, *host_ids;
-	struct sample_logprobs   *logprobs; /* the host's */
-	uint32_t                  stride, table_stride, mask_words;
-};
-
-/* EXTRAS: some row wants more than a plain draw.  A sample without such rows runs code without any of it. */
-template <bool extras> static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(const struct sample_job *jobs,
+/* A block for each row.  EXTRAS: some row wants more than a plain draw.  A sample without such rows runs code without any of
+ * it. */
+template <bool extras> static __global__ void __launch_bounds__(DRAW_THREADS, 2) sample_draw(const struct sample_job *jobs,
     struct sample_arrays arrays, uint32_t count, struct step_mark mark, struct backend_step_times *times)
 {
 	__shared__ struct sample_shared shared;
 	const struct sample_job *job = &jobs[blockIdx.x];
-	struct row row = { arrays.logits + (size_t)job->logit_row * arrays.stride, count };
-	int32_t    id;
+	struct row row = row_of(job, blockIdx.x, &arrays, count);
+	uint32_t   piece;
+	int32_t    id = -1;
 
+	dependency_wait(); /* the scan began when the jobs were there */
 	mark_begin(mark);
-	if ((threadIdx.x | blockIdx.x) == 0)
-		times->computed = device_clock();
-	if (!find_largest<false>(&row, &shared, &row.most, &id)) {
-		id = -1;
-	} else {
+	row.list = (word *)shared_memory();
+	if (find_top(&row, &shared, &piece)) {
 		double log_sum = 0;
 
-		if (extras && job->params.logprobs)
-			log_sum = most_likely(&row, job->params.logprobs - 1, &shared, &arrays.logprobs[blockIdx.x]);
+		if (extras && job->params.logprobs) {
+			struct row plain = row;
+			uint32_t   ignored;
+
+			make_plain(&plain, &arrays);
+			find_top(&plain, &shared, &ignored);
+			log_sum = most_likely(&plain, job->params.logprobs - 1, &shared, &arrays.logprobs[blockIdx.x]);
+		}
 		if (extras && (job->slot || job->mask >= 0)) {
-			row.params = &job->params;
-			row.table = job->slot ? arrays.tables + (size_t)(job->slot - 1) * arrays.table_stride : NULL;
-			row.bias = job->slot ? arrays.bias + (size_t)(job->slot - 1) * SAMPLE_BIAS_MAX : NULL;
-			row.bias_count = job->bias_count;
-			row.mask = job->mask >= 0 ? arrays.masks + (size_t)job->mask * arrays.mask_words : NULL;
-			row.bans = job->bans;
-			row.guesses = job->guesses;
-			row.guess_count = job->slot ? job->guess_count : 0;
-			id = draw<true>(&row, job, id, &shared);
+			adjust_by(&row, job, &arrays);
+			id = draw<true>(&row, job, piece, &shared);
 		} else {
-			id = draw<false>(&row, job, id, &shared);
+			id = draw<false>(&row, job, piece, &shared);
 		}
 		if (extras && threadIdx.x == 0 && job->params.logprobs && id >= 0)
 			arrays.logprobs[blockIdx.x].drawn = (float)((double)row.logits[id] - log_sum);
+	}
+	if (threadIdx.x == 0) {
+		arrays.ids[blockIdx.x] = id;
+		arrays.host_ids[blockIdx.x] = id;
+		atomicMax((unsigned long long *)&times->end, device_clock());
+	}
+}
+
+/* One draw by one warp, without filters; −1 when every id is banned. */
+template <bool adjusted> static __device__ int32_t draw_plain(const struct row *row, const struct sample_job *job, uint32_t piece)
+{
+	uint32_t lane = threadIdx.x, each = (row->pieces + 31) / 32, first = lane * each, from;
+	word     own = 0, before, total, target;
+
+	if (adjusted && row->top == SAMPLE_BANNED)
+		return -1;
+	if (is_greedy(&job->params))
+		return first_in<adjusted>(row, piece);
+	for (uint32_t p = first; p < first + each && p < row->pieces; p++)
+		own += scaled_sum(row, p);
+	before = warp_before(own, &total);
+	target = draw_of(job, total);
+	from = (uint32_t)__ffs((int)__ballot_sync(~0u, before <= target && before + own > target)) - 1;
+	before = __shfl_sync(~0u, before, (int)from);
+	first = from * each;
+	for (uint32_t p = first; p < first + each; p += 32) { /* that lane's pieces by all lanes */
+		uint32_t found;
+		word     sum = p + lane < first + each && p + lane < row->pieces ? scaled_sum(row, p + lane) : 0, here;
+
+		here = before + warp_before(sum, &total);
+		found = __ballot_sync(~0u, here <= target && here + sum > target);
+		if (found) {
+			from = (uint32_t)__ffs((int)found) - 1;
+			return pick_in<adjusted>(row, { KEY_LEAST, UINT32_MAX }, p + from, target - __shfl_sync(~0u, here, (int)from),
+			    __shfl_sync(~0u, sum, (int)from), false, true);
+		}
+		before += total;
+	}
+	return -1;
+}
+
+/* A warp for each row, of samples in which no row has filters or wants log probabilities: ids as by sample_draw. */
+template <bool extras> static __global__ void __launch_bounds__(32) sample_draw_plain(const struct sample_job *jobs,
+    struct sample_arrays arrays, uint32_t count, struct step_mark mark, struct backend_step_times *times)
+{
+	const struct sample_job *job = &jobs[blockIdx.x];
+	struct row row = row_of(job, blockIdx.x, &arrays, count);
+	word       top = 0;
+	bool       finite = true;
+	int32_t    id = -1;
+
+	dependency_wait(); /* the scan began when the jobs were there */
+	mark_begin(mark);
+#pragma unroll 8
+	for (uint32_t p = threadIdx.x; p < row.pieces; p += 32) {
+		float most = row.most[p];
+		word  entry = (word)key_of(most) << 32 | ~p;
+
+		finite = finite && isfinite(most);
+		top = entry > top ? entry : top;
+	}
+	for (int o = 16; o; o >>= 1) {
+		word other = __shfl_xor_sync(~0u, top, o);
+		top = other > top ? other : top;
+	}
+	row.top = logit_of((uint32_t)(top >> 32));
+	if (__all_sync(~0u, finite)) {
+		if (extras && (job->slot || job->mask >= 0)) {
+			adjust_by(&row, job, &arrays);
+			id = draw_plain<true>(&row, job, ~(uint32_t)top);
+		} else {
+			id = draw_plain<false>(&row, job, ~(uint32_t)top);
+		}
 	}
 	if (threadIdx.x == 0) {
 		arrays.ids[blockIdx.x] = id;

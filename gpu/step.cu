@@ -125,6 +125,7 @@ enum status step_alloc(struct cuda_backend *cuda, struct error *error)
 	status = status ? status : cuda_check(cuda, cudaMemsetAsync(cuda->times, 0, BACKEND_TIMES_MAX * sizeof *cuda->times,
 	    cuda->stream), "clearing clocks");
 	status = status ? status : alloc_slots(cuda);
+	status = status ? status : sample_prepare(cuda);
 	for (size_t i = 0; i < RUNG_ROWS && rung_rows[i] < cuda->scratch.limits.logit_rows; i++)
 		cuda->rungs[cuda->rung_count++].rows = rung_rows[i];
 	cuda->rungs[cuda->rung_count++].rows = cuda->scratch.limits.logit_rows;

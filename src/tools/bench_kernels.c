@@ -9,6 +9,7 @@
 #include "model/weight.h"
 #include "tools/backend.h"
 #include "tools/bench_products.h"
+#include "tools/bench_sample.h"
 #include "tools/tool.h"
 
 #include <getopt.h>
@@ -22,10 +23,12 @@ enum { LAUNCHES = 12, WEIGHTS = 6, REPLAYS = 60, ROWS_MAX = 256, PRODUCT_ROWS = 
 static const char help[] =
     "usage: penstock bench kernels --model DIR [OPTION…]\n"
     "       penstock bench kernels --attention [OPTION…]\n"
+    "       penstock bench kernels --sample [OPTION…]\n"
     "\n"
     "Times the operations of a decode step at the sizes that DIR/config.json says, with random weights.  Beside each product:\n"
     "the device's library with its own first choice, in the same kind of graph over the same weights.  With --attention: decode\n"
-    "attention alone, over contexts of the same and of mixed lengths, for heads as known models have them.\n"
+    "attention alone, over contexts of the same and of mixed lengths, for heads as known models have them.  With --sample: the\n"
+    "sampler alone, over a vocabulary of 151552, for 1, 16, 64 and 256 rows or one of these.\n"
     "\n"
     "  --rows N           sequences in the step (default 1)\n"
     "  --context N        tokens of each (default 200)\n"
@@ -477,6 +480,23 @@ static enum status run_attention(const char *backend, const char *dtype, const c
 	return status;
 }
 
+static enum status run_sample(const char *backend, const char *dtype, const char *kernels, const char *directory,
+    uint32_t rows, struct error *error)
+{
+	struct tool_backend opened = { NULL, NULL };
+	double              bandwidth = 0;
+	enum status         status = tool_backend_open(backend, dtype, kernels, directory, 0, &opened, error);
+
+	if (!status) {
+		printf("%s\n", opened.backend->ops->describe(opened.backend));
+		if (opened.backend->ops->read_bandwidth && !opened.backend->ops->read_bandwidth(opened.backend, &bandwidth))
+			printf("reads %.2f TB/s\n", bandwidth * 1e-12);
+		status = bench_sample(opened.backend, rows, bandwidth, error);
+	}
+	tool_backend_close(&opened);
+	return status;
+}
+
 static enum status read_sizes(const char *path, struct sizes *ret, struct error *error)
 {
 	struct model_source source;
@@ -497,10 +517,10 @@ static enum status read_sizes(const char *path, struct sizes *ret, struct error 
 int bench_kernels(int argc, char **argv)
 {
 	enum { OPTION_ROWS = 256, OPTION_CONTEXT, OPTION_BACKEND, OPTION_DTYPE, OPTION_KERNELS, OPTION_BACKEND_DIR, OPTION_PRODUCTS,
-		OPTION_SWEEP, OPTION_ATTENTION, OPTION_WEIGHTS, OPTION_KV_DTYPE };
+		OPTION_SWEEP, OPTION_ATTENTION, OPTION_SAMPLE, OPTION_WEIGHTS, OPTION_KV_DTYPE };
 	static const struct option options[] = {
 		{ "model", required_argument, NULL, 'm' }, { "rows", required_argument, NULL, OPTION_ROWS },
-		{ "attention", no_argument, NULL, OPTION_ATTENTION },
+		{ "attention", no_argument, NULL, OPTION_ATTENTION }, { "sample", no_argument, NULL, OPTION_SAMPLE },
 		{ "context", required_argument, NULL, OPTION_CONTEXT }, { "backend", required_argument, NULL, OPTION_BACKEND },
 		{ "dtype", required_argument, NULL, OPTION_DTYPE }, { "kernels", required_argument, NULL, OPTION_KERNELS },
 		{ "backend-dir", required_argument, NULL, OPTION_BACKEND_DIR },
@@ -515,7 +535,7 @@ int bench_kernels(int argc, char **argv)
 	int64_t              rows = 0, context = 200;
 	const struct weight_kind *kind = NULL;
 	enum kv_type         kv = KV_FLOAT;
-	bool                 fine = true, products = false, sweep = false, attention = false;
+	bool                 fine = true, products = false, sweep = false, attention = false, sample = false;
 	enum status          status;
 	int                  c;
 
@@ -523,6 +543,7 @@ int bench_kernels(int argc, char **argv)
 		switch (c) {
 		case 'm': model = optarg; break;
 		case OPTION_ATTENTION: attention = true; break;
+		case OPTION_SAMPLE: sample = true; break;
 		case OPTION_ROWS: fine = tool_int("bench kernels", "--rows", optarg, 1, PRODUCT_ROWS_MAX, &rows); break;
 		case OPTION_CONTEXT: fine = tool_int("bench kernels", "--context", optarg, 1, 1 << 20, &context); break;
 		case OPTION_BACKEND: backend = optarg; break;
@@ -551,8 +572,11 @@ int bench_kernels(int argc, char **argv)
 		return TOOL_USAGE;
 	if (attention)
 		return run_attention(backend, dtype, kernels, directory, kv, &error) ? tool_fail("bench kernels", &error) : TOOL_OK;
+	if (sample)
+		return run_sample(backend, dtype, kernels, directory, (uint32_t)rows, &error) ? tool_fail("bench kernels", &error)
+		                                                                              : TOOL_OK;
 	if (!model)
-		return tool_usage("bench kernels", "--model DIR or --attention is needed");
+		return tool_usage("bench kernels", "--model DIR, --attention or --sample is needed");
 	if (!products && rows > ROWS_MAX)
 		return tool_usage("bench kernels", "--rows: at most 256, or 8192 with --products");
 	k = calloc(1, sizeof *k);

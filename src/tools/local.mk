@@ -12,7 +12,7 @@ EXTRA_DIST += tests/data/make_bench_stats.py tests/data/alice.txt tests/referenc
 
 # penstock: the command-line tool.
 bin_PROGRAMS += penstock
-penstock_SOURCES = src/tools/penstock.c src/tools/tool.h src/tools/bench.c src/tools/bench_engine.c src/tools/bench_engine.h src/tools/bench_kernels.c src/tools/bench_products.c src/tools/bench_products.h src/tools/backend.c src/tools/backend.h src/tools/blackbox.c \
+penstock_SOURCES = src/tools/penstock.c src/tools/tool.h src/tools/bench.c src/tools/bench_engine.c src/tools/bench_engine.h src/tools/bench_kernels.c src/tools/bench_products.c src/tools/bench_products.h src/tools/bench_sample.c src/tools/bench_sample.h src/tools/backend.c src/tools/backend.h src/tools/blackbox.c \
 	src/tools/config.c src/tools/dry.c \
 	src/tools/dry.h src/tools/eval.c src/tools/eval_stats.c src/tools/eval_stats.h src/tools/eval_text.c src/tools/eval_text.h src/tools/generate.c src/tools/inspect.c src/tools/key.c src/tools/lines.c src/tools/lines.h src/tools/nvml.c src/tools/nvml.h src/tools/plan.c src/tools/quantise.c src/tools/quantise_gguf.c src/tools/quantise_gguf.h src/tools/quantise_weight.c src/tools/quantise_weight.h src/tools/ranks.c \
 	src/tools/ranks.h src/tools/render.c src/tools/run.c src/tools/run.h src/tools/status.c src/tools/text.c src/tools/text.h src/tools/tokenize.c src/tools/top.c

@@ -7,6 +7,9 @@
 
 constexpr int VOCAB = 1537, STRIDE = 1544, SLOTS = 4;
 
+/* Of the rows of this test; then of wide ones. */
+static int vocab = VOCAB, stride = STRIDE;
+
 /* ---- The reference ---- */
 
 /* Philox4x32-10 as in Salmon et al. 2011: a round multiplies, swaps and xors; the key is bumped between rounds. */
@@ -25,16 +28,16 @@ static void reference_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
 }
 
 struct slot {
-	std::vector<uint16_t>    table = std::vector<uint16_t>(STRIDE);
+	std::vector<uint16_t>    table = std::vector<uint16_t>(stride);
 	std::vector<sample_bias> bias;
 };
 
 /* The logits as they are filtered: model/backend.h's words about slots, once more. */
 static std::vector<float> adjusted(const float *logits, const struct sample_job *job, const struct slot *slot, const uint32_t *mask)
 {
-	std::vector<float> ret(logits, logits + VOCAB);
+	std::vector<float> ret(logits, logits + vocab);
 
-	for (int32_t i = 0; i < VOCAB; i++) {
+	for (int32_t i = 0; i < vocab; i++) {
 		const struct sample_params *p = &job->params;
 		uint32_t entry = slot ? slot->table[i] : 0, count = entry & SAMPLE_COUNT_MAX;
 
@@ -58,13 +61,13 @@ static int32_t reference_draw(const std::vector<float> &logits, const struct sam
 {
 	const struct sample_params *p = &job->params;
 	uint32_t random[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, 0 };
-	std::vector<int32_t>  ids(VOCAB);
-	std::vector<uint64_t> weights(VOCAB);
+	std::vector<int32_t>  ids(vocab);
+	std::vector<uint64_t> weights(vocab);
 	uint64_t total = 0, sum = 0, target;
-	size_t   count = VOCAB;
+	size_t   count = vocab;
 	float    most;
 
-	for (int32_t i = 0; i < VOCAB; i++)
+	for (int32_t i = 0; i < vocab; i++)
 		ids[i] = i;
 	std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
 	most = logits[ids[0]];
@@ -72,9 +75,9 @@ static int32_t reference_draw(const std::vector<float> &logits, const struct sam
 		return -1;
 	if (!(p->temperature > 0) || p->top_k == 1)
 		return ids[0];
-	for (int32_t i = 0; i < VOCAB; i++)
+	for (int32_t i = 0; i < vocab; i++)
 		weights[i] = (uint64_t)((double)expf((logits[i] - most) * (1 / p->temperature)) * 0x1p44);
-	if (p->top_k > 0 && p->top_k < VOCAB)
+	if (p->top_k > 0 && p->top_k < vocab)
 		count = (size_t)p->top_k;
 	if (p->top_p < 1) {
 		for (size_t i = 0; i < count; i++)
@@ -103,11 +106,11 @@ static int32_t reference_draw(const std::vector<float> &logits, const struct sam
 static void check_logprobs(const float *logits, const struct sample_job *job, int32_t id, const struct sample_logprobs *got,
     int row)
 {
-	std::vector<int32_t> ids(VOCAB);
-	uint32_t             count = std::min(job->params.logprobs - 1, (uint32_t)VOCAB);
+	std::vector<int32_t> ids(vocab);
+	uint32_t             count = std::min(job->params.logprobs - 1, (uint32_t)vocab);
 	double               sum = 0;
 
-	for (int32_t i = 0; i < VOCAB; i++) {
+	for (int32_t i = 0; i < vocab; i++) {
 		ids[i] = i;
 		sum += exp((double)logits[i]);
 	}
@@ -126,6 +129,7 @@ struct batch_of_rows {
 	std::vector<sample_job> jobs;
 	std::vector<slot>       slots = std::vector<slot>(SLOTS);
 	std::vector<uint32_t>   masks;
+	int                     broken = -1; /* a row that is not finite */
 };
 
 static struct sample_job *add(batch_of_rows *batch, uint64_t *random, float spread)
@@ -137,10 +141,10 @@ static struct sample_job *add(batch_of_rows *batch, uint64_t *random, float spre
 	job.params.seed = random_word(random);
 	job.position = (uint64_t)random_word(random) << 8;
 	job.choice = random_word(random) % 3;
-	job.logit_row = (uint32_t)(first / STRIDE);
+	job.logit_row = (uint32_t)(first / stride);
 	job.mask = -1;
-	batch->logits.resize(first + STRIDE, NAN);
-	for (size_t i = first; i < first + VOCAB; i++) /* many equal ones */
+	batch->logits.resize(first + stride, NAN);
+	for (size_t i = first; i < first + vocab; i++) /* many equal ones */
 		batch->logits[i] = rintf(random_value(random) * spread * 8) / 8;
 	batch->jobs.push_back(job);
 	return &batch->jobs.back();
@@ -148,10 +152,10 @@ static struct sample_job *add(batch_of_rows *batch, uint64_t *random, float spre
 
 static int32_t add_mask(batch_of_rows *batch, uint64_t *random, uint32_t share)
 {
-	size_t first = batch->masks.size(), words = (VOCAB + 31) / 32;
+	size_t first = batch->masks.size(), words = (vocab + 31) / 32;
 
 	batch->masks.resize(first + words);
-	for (size_t i = 0; i < VOCAB; i++)
+	for (size_t i = 0; i < (size_t)vocab; i++)
 		batch->masks[first + i / 32] |= (uint32_t)(random_word(random) % 100 < share) << i % 32;
 	return (int32_t)(first / words);
 }
@@ -160,9 +164,9 @@ static void fill_slots(batch_of_rows *batch, uint64_t *random)
 {
 	for (slot &slot : batch->slots) {
 		for (int i = 0; i < 200; i++)
-			slot.table[random_word(random) % VOCAB] = (uint16_t)(random_word(random) % 5 |
+			slot.table[random_word(random) % vocab] = (uint16_t)(random_word(random) % 5 |
 			    (random_word(random) % 2 ? SAMPLING_PROMPT : 0) | (random_word(random) % 3 ? 0 : SAMPLING_BAN));
-		for (int32_t id = 3; id < VOCAB; id += 97) {
+		for (int32_t id = 3; id < vocab; id += 97) {
 			slot.table[id] |= SAMPLING_BIASED;
 			slot.bias.push_back({ id, random_value(random) * 4 });
 		}
@@ -197,7 +201,8 @@ static void fill_rows(batch_of_rows *batch, bool extras)
 	job->params.temperature = 1e-30f;
 	job = add(batch, &random, 2); /* not finite */
 	job->params.temperature = 1;
-	batch->logits[(size_t)job->logit_row * STRIDE + 1536] = INFINITY;
+	batch->logits[(size_t)job->logit_row * stride + 1536] = INFINITY;
+	batch->broken = (int)job->logit_row;
 	for (int i = 0; i < (extras ? 6 : 0); i++) {
 		job = add(batch, &random, 2);
 		job->params = { i % 2 ? 1.0f : 0.0f, i % 3 ? 1.0f : 0.95f, 0, i == 4 ? 50 : 0, (uint64_t)i, i % 2 ? 1.2f : 0, 0.5f, 0.25f,
@@ -208,7 +213,7 @@ static void fill_rows(batch_of_rows *batch, bool extras)
 		if (i >= 3)
 			job->mask = add_mask(batch, &random, i == 4 ? 1 : 50);
 		for (job->guess_count = 0; job->guess_count < (uint32_t)(i == 5 ? 3 : 0); job->guess_count++)
-			job->guesses[job->guess_count] = (int32_t)(random_word(&random) % VOCAB);
+			job->guesses[job->guess_count] = (int32_t)(random_word(&random) % vocab);
 	}
 	if (extras) { /* nothing is allowed */
 		job = add(batch, &random, 2);
@@ -217,41 +222,116 @@ static void fill_rows(batch_of_rows *batch, bool extras)
 	}
 }
 
-static void test_draws(bool extras, uint64_t seed)
+/* Rows that are wide enough to be looked at in parts: flat and steep ones, of equal and of distinct logits. */
+static void fill_wide_rows(batch_of_rows *batch)
+{
+	static const struct sample_params ways[] = {
+		{ 1, 1, 0, 50 }, { 1, 1, 0, 700 }, { 1, 1, 0, 5000 }, { 1, 0.95f, 0, 0 }, { 0.5f, 0.5f, 0, 0 }, { 1, 0.9999999f, 0, 0 },
+		{ 1, 1e-6f, 0, 0 }, { 1, 1, 0.05f, 0 }, { 1, 1, 1e-9f, 0 }, { 1, 0.9f, 0.01f, 5000 }, { 2, 0.99f, 0.3f, 0 }, { 1, 1, 0, 0 },
+	};
+	uint64_t random = 77;
+
+	fill_slots(batch, &random);
+	for (float spread : { 0.0f, 1.0f, 3.0f }) {
+		for (const struct sample_params &way : ways) {
+			for (int fine = 0; fine < (spread > 0 ? 2 : 1); fine++) {
+				struct sample_job *job = add(batch, &random, spread);
+				float             *logits = &batch->logits[(size_t)job->logit_row * stride];
+
+				job->params = way;
+				job->params.seed = random_word(&random);
+				for (int i = 0; fine && i < vocab; i++)
+					logits[i] = random_value(&random) * spread;
+				for (int i = 0; fine && spread > 2 && i < 30; i++)
+					logits[random_word(&random) % (uint32_t)vocab] = 20 - (float)i * 0.7f;
+			}
+		}
+	}
+}
+
+/* The scan once more: a draw has changed what it left. */
+static const char *rescan(const batch_of_rows *batch, const struct sample_arrays *arrays, bool extras, uint32_t each,
+    uint32_t pieces, uint32_t rows)
+{
+	struct backend_step_times times = {};
+
+	return emulate(dim3((pieces + SCAN_WARPS * each - 1) / (SCAN_WARPS * each), rows), SCAN_THREADS, 0, {}, [&] {
+		if (extras)
+			sample_scan<true>(batch->jobs.data(), *arrays, (uint32_t)vocab, each, {}, &times);
+		else
+			sample_scan<false>(batch->jobs.data(), *arrays, (uint32_t)vocab, each, {}, &times);
+	});
+}
+
+static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 {
 	batch_of_rows            batch;
-	uint32_t                 rows, words = (VOCAB + 31) / 32, mark = 0;
-	std::vector<uint16_t>    tables(SLOTS * STRIDE);
+	uint32_t                 rows, words = (vocab + 31) / 32, pieces = sample_pieces(stride), mark = 0, each = seed % 2 ? 2 : 4;
+	std::vector<uint16_t>    tables(SLOTS * stride);
 	std::vector<sample_bias> biases(SLOTS * SAMPLE_BIAS_MAX);
 	struct backend_step_times times = {};
 
-	fill_rows(&batch, extras);
+	if (wide)
+		fill_wide_rows(&batch);
+	else
+		fill_rows(&batch, extras);
 	rows = (uint32_t)batch.jobs.size();
 	for (size_t s = 0; s < SLOTS; s++) {
-		memcpy(&tables[s * STRIDE], batch.slots[s].table.data(), STRIDE * 2);
+		memcpy(&tables[s * stride], batch.slots[s].table.data(), stride * 2);
 		memcpy(&biases[s * SAMPLE_BIAS_MAX], batch.slots[s].bias.data(), batch.slots[s].bias.size() * sizeof(sample_bias));
 	}
 	std::vector<int32_t>         ids(rows, -77), host_ids(rows, -77);
 	std::vector<sample_logprobs> logprobs(rows);
+	std::vector<float>           most(2 * rows * pieces, NAN);
+	std::vector<word>            sums(2 * rows * pieces, ~(word)0);
 	struct sample_arrays arrays = { batch.logits.data(), tables.data(), biases.data(), batch.masks.data(), ids.data(),
-		host_ids.data(), logprobs.data(), STRIDE, STRIDE, words };
+		host_ids.data(), logprobs.data(), most.data(), sums.data(), (uint32_t)stride, (uint32_t)stride, words, pieces, rows, room };
 
-	expect_runs(emulate(rows, SAMPLE_THREADS, 0, { .seed = seed }, [&] {
+	expect_runs(emulate(dim3((pieces + SCAN_WARPS * each - 1) / (SCAN_WARPS * each), rows), SCAN_THREADS, 0, { .seed = seed }, [&] {
 		if (extras)
-			sample_kernel<true>(batch.jobs.data(), arrays, VOCAB, { &mark, 9 }, &times);
+			sample_scan<true>(batch.jobs.data(), arrays, vocab, each, { &mark, 8 }, &times);
 		else
-			sample_kernel<false>(batch.jobs.data(), arrays, VOCAB, { &mark, 9 }, &times);
+			sample_scan<false>(batch.jobs.data(), arrays, vocab, each, { &mark, 8 }, &times);
 	}), extras, seed);
+	expect(mark == 8, "mark of the scan");
+	expect_runs(emulate(rows, DRAW_THREADS, DRAW_SHARED_BYTES, { .seed = seed, .before = {
+	    { most.data(), most.size() * sizeof most[0] }, { sums.data(), sums.size() * sizeof sums[0] } } }, [&] {
+		if (extras)
+			sample_draw<true>(batch.jobs.data(), arrays, vocab, { &mark, 9 }, &times);
+		else
+			sample_draw<false>(batch.jobs.data(), arrays, vocab, { &mark, 9 }, &times);
+	}), extras, seed);
+	if (!wide) { /* a warp draws the rows without filters alike */
+		std::vector<int32_t>     plain(rows, -77), host(rows, -77);
+		struct sample_arrays     others = arrays;
+
+		others.ids = plain.data();
+		others.host_ids = host.data();
+		expect_runs(rescan(&batch, &others, extras, each, pieces, rows));
+		expect_runs(emulate(rows, 32, 0, { .seed = seed }, [&] {
+			if (extras)
+				sample_draw_plain<true>(batch.jobs.data(), others, vocab, { &mark, 9 }, &times);
+			else
+				sample_draw_plain<false>(batch.jobs.data(), others, vocab, { &mark, 9 }, &times);
+		}));
+		for (uint32_t r = 0; r < rows; r++) {
+			const struct sample_params *p = &batch.jobs[r].params;
+			bool filters = p->temperature > 0 && p->top_k != 1 && ((p->top_k > 0 && p->top_k < vocab) || p->top_p < 1 ||
+			    p->min_p > 0);
+
+			expect(filters || (plain[r] == ids[r] && host[r] == ids[r]), "row %u: a warp drew %d, not %d", r, plain[r], ids[r]);
+		}
+	}
 	expect(mark == 9 && times.computed > 0 && times.end > times.computed, "mark and clocks");
 	for (uint32_t r = 0; r < rows; r++) {
 		const struct sample_job *job = &batch.jobs[r];
-		const float             *logits = &batch.logits[(size_t)job->logit_row * STRIDE];
+		const float             *logits = &batch.logits[(size_t)job->logit_row * stride];
 		const struct slot       *slot = job->slot ? &batch.slots[job->slot - 1] : NULL;
 		const uint32_t          *mask = job->mask >= 0 ? &batch.masks[(size_t)job->mask * words] : NULL;
-		int32_t                  want = r == 9 ? -1 : reference_draw(adjusted(logits, job, slot, mask), job);
+		int32_t                  want = (int)r == batch.broken ? -1 : reference_draw(adjusted(logits, job, slot, mask), job);
 
-		expect(ids[r] == want && host_ids[r] == want, "extras %d, seed %d, row %u: drew %d, not %d", extras, (int)seed, r,
-		    ids[r], want);
+		expect(ids[r] == want && host_ids[r] == want, "extras %d, room %u, seed %d, row %u: drew %d, not %d", extras, room,
+		    (int)seed, r, ids[r], want);
 		if (job->params.logprobs && ids[r] >= 0)
 			check_logprobs(logits, job, ids[r], &logprobs[r], (int)r);
 	}
@@ -320,9 +400,15 @@ int main(void)
 	reference_philox(counter, 0, 0);
 	expect(counter[0] == 0x6627e8d5 && counter[3] == 0x9b00dbd8, "the reference's Philox");
 	for (uint64_t seed = 0; seed < 3; seed++) {
-		test_draws(false, seed);
-		test_draws(true, seed);
+		for (uint32_t room = 64; room <= LIST_ROOM; room *= LIST_ROOM / 64) {
+			test_draws(false, false, room, seed);
+			test_draws(true, false, room, seed);
+		}
 	}
+	vocab = 20001;
+	stride = 20008;
+	for (uint32_t room : { 64, 1024, (int)LIST_ROOM })
+		test_draws(false, true, room, room);
 	test_slots();
 	test_notes();
 	return finish("sampler");

@@ -1,0 +1,189 @@
+/* sampler_row.cuh: a row of logits as the kernels of the sampler read it: as it is filtered, in keys that sort and in weights.
+ * Bias, penalties, bans and masks are applied here, where a logit is read. */
+#ifndef PENSTOCK_GPU_SAMPLER_ROW_CUH
+#define PENSTOCK_GPU_SAMPLER_ROW_CUH
+
+#include "gpu/block.cuh"
+
+#include "model/sampling.h"
+
+#include <math.h>
+
+enum { PIECE = SAMPLE_PIECE };
+
+typedef unsigned long long word;
+
+#define KEY_LEAST 0x00800000u /* of −FLT_MAX */
+#define UNIT      0x1p44f     /* of weights, in a weight of 1 */
+
+/* A row as its kernel sees it. */
+struct row {
+	const float *logits;
+	uint32_t     count, pieces;
+	float        top;     /* the largest logit */
+	float        scale;   /* log2(e) / T */
+	float       *most;    /* of each piece: its largest logit; NaN: one is not finite */
+	word        *sums;    /* of each piece: weights, of sample_scan by its own largest one; later of what is kept, by TOP */
+	word        *list;    /* in shared memory: key of a logit, ~id; so larger words come first */
+	uint32_t     room;    /* of the list */
+	/* Of a row that is adjusted: */
+	const struct sample_params *params;
+	const uint16_t             *table; /* NULL = no slot */
+	const struct sample_bias   *bias;
+	const uint32_t             *mask;  /* NULL = none */
+	const int32_t              *guesses;
+	uint32_t                    bias_count, guess_count;
+	int                         bans;
+};
+
+/* What the kernels read and write beside the jobs. */
+struct sample_arrays {
+	const float              *logits;   /* [rows][stride] */
+	uint16_t                 *tables;   /* [slots][table_stride] */
+	const struct sample_bias *bias;     /* [slots][SAMPLE_BIAS_MAX] */
+	const uint32_t           *masks;    /* [rows with one][mask_words] */
+	int32_t                  *ids, *host_ids;
+	struct sample_logprobs   *logprobs; /* the host's */
+	float                    *most;     /* [2][rows][pieces]: of logits as they are filtered, and as they are */
+	word                     *sums;     /* likewise */
+	uint32_t                  stride, table_stride, mask_words, pieces, rows;
+	uint32_t                  room;     /* ≤ LIST_ROOM */
+};
+
+/* ---- Reading logits ---- */
+
+/* The few ids of a slot that change: kept out of the loops. */
+static DEVICE_NOINLINE __device__ float adjust_entry(const struct sample_params *params, const struct sample_bias *bias,
+    uint32_t bias_count, int bans, float logit, uint32_t i, uint16_t entry)
+{
+	return sampling_adjust(logit, entry, entry & SAMPLING_BIASED ? sampling_bias(bias, bias_count, (int32_t)i) : 0, bans, params);
+}
+
+/* Logits FIRST … FIRST + 3, FIRST a multiple of 4, as they are filtered. */
+static __device__ inline void adjust4(const struct row *row, uint32_t first, float v[4])
+{
+	uint64_t entries = row->table ? *(const uint64_t *)(row->table + first) : 0;
+	uint32_t allowed = row->mask ? row->mask[first / 32] >> first % 32 & 15 : 15;
+
+	for (uint32_t g = 0; g < row->guess_count; g++) { /* few, and none at all but for speculation; they count as drawn */
+		uint32_t shift = (uint32_t)row->guesses[g] % 4 * 16;
+
+		if ((uint32_t)row->guesses[g] / 4 == first / 4)
+			entries = (entries & ~((uint64_t)0xffff << shift)) | (uint64_t)sampling_count((uint16_t)(entries >> shift)) << shift;
+	}
+	if (entries == 0 && allowed == 15)
+		return;
+#pragma unroll
+	for (uint32_t j = 0; j < 4; j++) {
+		uint16_t entry = (uint16_t)(entries >> j * 16);
+
+		if (first + j >= row->count)
+			continue;
+		if (!(allowed >> j & 1))
+			v[j] = SAMPLE_BANNED;
+		else if (sampling_touches(entry, row->bans))
+			v[j] = adjust_entry(row->params, row->bias, row->bias_count, row->bans, v[j], first + j, entry);
+	}
+}
+
+/* Logits FIRST … FIRST + 3 as they are; −INFINITY where there is none. */
+static __device__ inline void load4_plain(const struct row *row, uint32_t first, float v[4])
+{
+	if (first + 4 <= row->count) {
+		struct pack<float> p = *(const struct pack<float> *)(row->logits + first);
+
+		for (int j = 0; j < 4; j++)
+			v[j] = p.v[j];
+	} else {
+		for (uint32_t j = 0; j < 4; j++)
+			v[j] = first + j < row->count ? row->logits[first + j] : -INFINITY;
+	}
+}
+
+template <bool adjusted> static __device__ inline void load4(const struct row *row, uint32_t first, float v[4])
+{
+	load4_plain(row, first, v);
+	if (adjusted && first < row->count)
+		adjust4(row, first, v);
+}
+
+/* Larger floats have larger keys. */
+static __device__ inline uint32_t key_of(float x)
+{
+	uint32_t bits = __float_as_uint(x == 0 ? 0.0f : x); /* −0 equals 0 */
+	return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+static __device__ inline float logit_of(uint32_t key)
+{
+	return __uint_as_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
+}
+
+static __device__ inline float share_of(float logit, float top, float scale)
+{
+	return exp2_approximate((logit - top) * scale);
+}
+
+static __device__ inline word weight_of(float logit, float top, float scale)
+{
+	return (word)(share_of(logit, top, scale) * UNIT);
+}
+
+/* log2(e) / T; finite, so that the weight of the largest logit is 1. */
+static __device__ inline float scale_of(float temperature)
+{
+	return fminf(1 / temperature * 1.44269504f, 3e38f);
+}
+
+static __device__ inline bool is_greedy(const struct sample_params *p)
+{
+	return !(p->temperature > 0) || !isfinite(1 / p->temperature) || p->top_k == 1;
+}
+
+static __device__ inline bool cuts_number(const struct sample_params *p, uint32_t count)
+{
+	return p->top_k > 0 && (uint32_t)p->top_k < count;
+}
+
+/* Does the draw need the sum of all weights? */
+static __device__ inline bool wants_sums(const struct sample_params *p, uint32_t count)
+{
+	return !is_greedy(p) && !cuts_number(p, count) && (p->top_p < 1 || !(p->min_p > 0));
+}
+
+static __device__ struct row row_of(const struct sample_job *job, uint32_t index, const struct sample_arrays *arrays,
+    uint32_t count)
+{
+	struct row row = {};
+
+	row.logits = arrays->logits + (size_t)job->logit_row * arrays->stride;
+	row.count = count;
+	row.pieces = (count + PIECE - 1) / PIECE;
+	row.scale = scale_of(job->params.temperature);
+	row.most = arrays->most + (size_t)index * arrays->pieces;
+	row.sums = arrays->sums + (size_t)index * arrays->pieces;
+	row.room = arrays->room;
+	return row;
+}
+
+/* The same, for statistics of logits as they are. */
+static __device__ inline void make_plain(struct row *row, const struct sample_arrays *arrays)
+{
+	row->most += (size_t)arrays->rows * arrays->pieces;
+	row->sums += (size_t)arrays->rows * arrays->pieces;
+	row->scale = 1.44269504f;
+}
+
+static __device__ inline void adjust_by(struct row *row, const struct sample_job *job, const struct sample_arrays *arrays)
+{
+	row->params = &job->params;
+	row->table = job->slot ? arrays->tables + (size_t)(job->slot - 1) * arrays->table_stride : NULL;
+	row->bias = job->slot ? arrays->bias + (size_t)(job->slot - 1) * SAMPLE_BIAS_MAX : NULL;
+	row->bias_count = job->bias_count;
+	row->mask = job->mask >= 0 ? arrays->masks + (size_t)job->mask * arrays->mask_words : NULL;
+	row->bans = job->bans;
+	row->guesses = job->guesses;
+	row->guess_count = job->slot ? job->guess_count : 0;
+}
+
+#endif
