@@ -256,26 +256,35 @@ template <class T, int DIM, int GROUP> __device__ static inline void hopper_comb
 			}
 		}
 #pragma unroll
-		for (uint32_t i = 0; i < each; i++)
+		for (uint32_t i = 0; i < each; i++) {
+			float so_far = sums[i].x, before, its_a = 0, its_b = 1;
+
+			/* Each lane: the factors of its result and of those of the group before it. */
+#pragma unroll
+			for (uint32_t n = 1; n < GROUP; n++) {
+				before = __shfl_up_sync(~0u, so_far, 1, GROUP);
+				if (threadIdx.x % GROUP == n)
+					hopper_factors(&before, sums[i].x, &its_a, &its_b);
+				so_far = threadIdx.x % GROUP == n ? before : so_far;
+			}
 #pragma unroll
 			for (uint32_t g = 0; g < HOPPER_UNROLL; g += GROUP) {
-				float x[4] = { v[i][g].x, v[i][g].y, v[i][g].z, v[i][g].w }, a, b;
-				float its_m = __shfl_sync(~0u, sums[i].x, (int)g, HOPPER_UNROLL);
-				float its_l = __shfl_sync(~0u, sums[i].y, (int)g, HOPPER_UNROLL);
+				uint32_t last = j + g + GROUP <= count ? g + GROUP - 1 : j + g < count ? count - 1 - j : g;
+				float    x[4] = { v[i][g].x, v[i][g].y, v[i][g].z, v[i][g].w }, a, b;
+				float    its_m = __shfl_sync(~0u, so_far, (int)last, HOPPER_UNROLL);
+				float    its_l = __shfl_sync(~0u, sums[i].y, (int)g, HOPPER_UNROLL);
 
 #pragma unroll
 				for (uint32_t n = g + 1; n < g + GROUP; n++) {
-					float other = __shfl_sync(~0u, sums[i].x, (int)n, HOPPER_UNROLL);
-					float sum = __shfl_sync(~0u, sums[i].y, (int)n, HOPPER_UNROLL);
+					bool there = j + n < count;
 
-					if (j + n < count) {
-						hopper_factors(&its_m, other, &a, &b);
-						its_l = hopper_sum(its_l, a, sum, b);
-						x[0] = hopper_sum(x[0], a, v[i][n].x, b);
-						x[1] = hopper_sum(x[1], a, v[i][n].y, b);
-						x[2] = hopper_sum(x[2], a, v[i][n].z, b);
-						x[3] = hopper_sum(x[3], a, v[i][n].w, b);
-					}
+					a = __shfl_sync(~0u, its_a, (int)n, HOPPER_UNROLL);
+					b = __shfl_sync(~0u, its_b, (int)n, HOPPER_UNROLL);
+					its_l = there ? hopper_sum(its_l, a, __shfl_sync(~0u, sums[i].y, (int)n, HOPPER_UNROLL), b) : its_l;
+					x[0] = there ? hopper_sum(x[0], a, v[i][n].x, b) : x[0];
+					x[1] = there ? hopper_sum(x[1], a, v[i][n].y, b) : x[1];
+					x[2] = there ? hopper_sum(x[2], a, v[i][n].z, b) : x[2];
+					x[3] = there ? hopper_sum(x[3], a, v[i][n].w, b) : x[3];
 				}
 				if (j + g == 0) {
 					m[i] = its_m;
@@ -289,6 +298,7 @@ template <class T, int DIM, int GROUP> __device__ static inline void hopper_comb
 						o[i][c] = hopper_sum(o[i][c], a, x[c], b);
 				}
 			}
+		}
 	}
 #pragma unroll
 	for (uint32_t i = 0; i < each; i++) {
