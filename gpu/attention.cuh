@@ -76,15 +76,14 @@ template <class E, int DIM, int THREADS> __device__ static inline void load_tile
 {
 	uint32_t inside = (1u << job->block_shift) - 1;
 
-	/* Rows of a pool have a number of 32 bits: 2³² of them would take more memory than there is. */
 #pragma unroll
 	for (uint32_t i = 0; i < blocks->each; i++) {
 		uint32_t at = threadIdx.x + i * THREADS, row = at / blocks->chunks, chunk = at % blocks->chunks, to = stage;
 		int32_t  token = first + (int32_t)row;
 		bool     wanted = token < end;
 		uint32_t swapped = chunk ^ ((uint32_t)token & job->swizzle);
-		uint32_t slot = (((uint32_t)blocks->block[i] * job->kv_heads + kv_head) << job->block_shift) + ((uint32_t)token & inside);
-		size_t   from = (size_t)slot * DIM + swapped * (16 / sizeof(E));
+		size_t   slot = (((size_t)blocks->block[i] * job->kv_heads + kv_head) << job->block_shift) + ((uint32_t)token & inside);
+		size_t   from = slot * DIM + swapped * (16 / sizeof(E));
 
 		if constexpr (kv_is_byte<E>)
 			to += byte_tile_at<DIM>(row, chunk);

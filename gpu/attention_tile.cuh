@@ -71,8 +71,6 @@ template <int N, int O> __device__ static inline void softmax_step(float s[N][4]
 		}
 		state->m[r] = larger;
 		state->l[r] = state->l[r] * factor + sum;
-		if (__all_sync(~0u, factor == 1)) /* as a rule: maxima are found early */
-			continue;
 #pragma unroll
 		for (int d = 0; d < O; d++) {
 			o[d][2 * r] *= factor;
