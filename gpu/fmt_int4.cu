@@ -2,9 +2,10 @@
  * fmt_int4.cuh computes.  Invariant: a weight is a slab only with kernels = own and activations of 16 bits; every operation
  * that takes a weight takes slabs too.
  *
- * Products.  Up to CROSSOVER rows, the slab is multiplied as it is.  Above, slices of it are decoded into a workspace and
- * multiplied by cuBLASLt, which reads them from L2 mostly: there rounding each weight to 16 bits is the price of the tensor
- * cores' full speed.  So a row has the same bits in all steps of up to CROSSOVER rows, and in all larger ones. */
+ * Products.  Up to a number of rows that depends on the weight's shape alone (crossover), the slab is multiplied as it is: by
+ * mma.sync up to 16 rows, by wgmma from there on, in one order of sums.  Above, slices of it are decoded into a workspace and
+ * multiplied by cuBLASLt: rounding each weight to 16 bits is the price of the library's speed with many rows.  So a row has the
+ * same bits in all steps of up to that many rows, and in all larger ones. */
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
 #include "gpu/launch.cuh"
@@ -15,7 +16,6 @@
 #include <string.h>
 
 enum {
-	CROSSOVER = 256, CROSSOVER_NARROW = 64,
 	WORKSPACE_BYTES = 64 << 20, /* slices of decoded weights: about what L2 keeps */
 	GRID_Y = 65535
 };
@@ -174,13 +174,21 @@ void int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const 
 
 /* ---- Products ---- */
 
+/* The most rows that are multiplied as they are: measured on an H200.  One number for a weight, whatever the step. */
+static uint32_t crossover(const struct int4_slab *slab)
+{
+	if (!int4_wide_takes(slab))
+		return 64;
+	return int4_halves_of(slab) > 1 ? 128 : 384;
+}
+
 /* WIDE: by the kernel of fmt_int4_wide.cuh. */
 template <class T> static enum status multiply(struct cuda_backend *cuda, struct int4_task *t, const T *x, uint32_t x_stride,
     bool wide)
 {
 	auto run = [=](void (*kernel)(const tensor_map, const struct int4_task), uint32_t rows) {
 		uint32_t             shared = wide ? int4_wide_size(t, rows) : int4_choose_stages(t, rows);
-		uint32_t             threads = wide ? (uint32_t)INT4_WIDE_THREADS : 32 * (t->split.row_warps * t->split.k_warps + 1);
+		uint32_t             threads = wide ? int4_wide_threads(t) : 32 * (t->split.row_warps * t->split.k_warps + 1);
 		uint32_t             most = (uint32_t)cuda->multiprocessors;
 		struct tensor_layout layout = int4_inputs(t, cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16, x, x_stride, rows);
 		tensor_map           inputs;
@@ -233,7 +241,7 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	}
 	const bool wide = rows > INT4_NARROW_ROWS && int4_wide_takes(slab);
 
-	if (rows > (wide ? CROSSOVER : CROSSOVER_NARROW))
+	if (rows > crossover(slab))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
 	struct int4_task task = {};
 

@@ -49,8 +49,11 @@ enum {
 	INT4_PANEL_TILES = 24,     /* at most */
 	INT4_BOX = 64,             /* columns of inputs that lie together in shared memory */
 	INT4_STAGES_MAX = 16, INT4_STAGES_LEAST = 3,
-	INT4_STAGE_BYTES = 16 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
-	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */
+	INT4_LARGE_TILES = 16,     /* panels of more have one share of units and all of shared memory */
+	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
+	INT4_AHEAD_BYTES = 64 << 10, /* of weights, that are on their way before any input */
+	INT4_SHARED_MOST = 227 << 10, /* of a block, sm_90 */
+	INT4_SHARED_HALF = 112 << 10 /* two blocks a multiprocessor: the next kernel's weights come while this one ends */
 };
 
 enum int4_scales {
@@ -402,14 +405,15 @@ struct int4_split {
 static inline struct int4_split int4_split_of(const struct int4_slab *w)
 {
 	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w), most = int4_has_offsets(*w) ? 2 : INT4_EACH_MAX;
+	uint32_t          warps = tiles > 8 ? INT4_WARPS : INT4_WARPS / 2;
 	struct int4_split best = {};
 
 	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets leave registers for two tiles */
 		struct int4_split split = { each, (tiles + each - 1) / each, 0 };
 
-		if (split.row_warps > INT4_WARPS)
+		if (split.row_warps > warps)
 			continue;
-		split.k_warps = tiles > 16 ? 1 : INT4_WARPS / split.row_warps;
+		split.k_warps = tiles > INT4_LARGE_TILES ? 1 : warps / split.row_warps;
 		split.k_warps = split.k_warps < units ? split.k_warps : units;
 		if (!best.each || split.each * best.k_warps <= best.each * split.k_warps)
 			best = split;
@@ -427,7 +431,8 @@ struct int4_task {
 	uint32_t y_stride, rows;
 	int      to_float;
 	struct int4_split split;
-	uint32_t stage_units, stages;
+	uint32_t stage_units, stages, room; /* ROOM: of shared memory */
+	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them */
 	/* int4_size: what follows from these.  Kernels read it as constants. */
 	uint32_t units, tile_bytes, scale_bytes, zero_bytes;
 	int      whole;                                /* one box brings a stage's inputs, else one for each 64 columns */
@@ -444,6 +449,8 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 	t->zero_bytes = int4_zero_bytes(t->w);
 	t->whole = t->w.columns % INT4_BOX == 0;
 	t->input_bytes = t->stage_units * rows * INT4_UNIT * 2;
+	t->ahead = INT4_AHEAD_BYTES / (t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes) + 1;
+	t->ahead = t->ahead < t->stages ? t->ahead : t->stages;
 	t->stage_bytes = (t->input_bytes + t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes + 1023) / 1024 * 1024;
 	t->sum_bytes = t->split.k_warps > 1 ? t->split.k_warps * t->split.row_warps * t->split.each * INT4_TILE * rows * 4 : 0;
 	return t->stages * t->stage_bytes + t->sum_bytes + 2 * t->stages * (uint32_t)sizeof(mbarrier);
@@ -455,6 +462,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 	uint32_t each = int4_panel_tiles(t->w) * int4_tile_bytes(t->w), units = int4_units(t->w);
 
 	t->split = int4_split_of(&t->w);
+	t->room = int4_panel_tiles(t->w) > INT4_LARGE_TILES ? INT4_SHARED_MOST : INT4_SHARED_HALF;
 	t->stages = 1;
 	t->stage_units = 1;
 	while (t->stage_units < units && t->stage_units * each < INT4_STAGE_BYTES) {
@@ -462,7 +470,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 
 		more.stage_units++;
 		more.stages = INT4_STAGES_LEAST;
-		if (int4_size(&more, rows) > INT4_SHARED_MOST)
+		if (int4_size(&more, rows) > t->room)
 			break;
 		t->stage_units++;
 	}
@@ -470,7 +478,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 		struct int4_task more = *t;
 
 		more.stages++;
-		if (int4_size(&more, rows) > INT4_SHARED_MOST)
+		if (int4_size(&more, rows) > t->room)
 			break;
 		t->stages++;
 	}
@@ -692,7 +700,7 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 			count++;
 			if (ready)
 				int4_fetch_inputs(t, map, at, rows, unit, &full[stage], again);
-			if (!ready && (count == t.stages || (last && unit + t.stage_units >= t.units))) {
+			if (!ready && (count == t.ahead || (last && unit + t.stage_units >= t.units))) {
 				dependency_wait();
 				ready = true;
 				for (uint32_t k = 0, u = 0; k < count; k++) {

@@ -4,14 +4,18 @@
  * The slab and the order of every sum are those of fmt_int4.cuh: eight steps of a unit into fresh sums, these times their scales
  * onto those of a share of units, the shares after each other.
  *
- * Two warpgroups multiply.  Four tiles are a warpgroup's 64 rows; panels of more than four tiles are divided between the two, of
- * smaller ones each takes half of the shares.  A third warpgroup gives up its registers; one thread of it copies. */
+ * Two or three warpgroups multiply.  Four tiles are a warpgroup's 64 rows; panels of more than four tiles are divided among them,
+ * of smaller ones each of two takes half of the shares.  One more warpgroup gives up its registers; one thread of it copies. */
 #ifndef PENSTOCK_GPU_FMT_INT4_WIDE_CUH
 #define PENSTOCK_GPU_FMT_INT4_WIDE_CUH
 
 #include "gpu/fmt_int4.cuh"
 
-enum { INT4_WIDE_THREADS = 3 * 128, INT4_WIDE_TILES = 4 };
+enum { INT4_WIDE_TILES = 4 };
+
+/* Warpgroups that multiply panels of so many tiles. */
+static constexpr uint32_t int4_wide_groups(uint32_t tiles) { return tiles > INT4_LARGE_TILES ? 3 : 2; }
+static inline uint32_t int4_wide_threads(const struct int4_task *t) { return (int4_wide_groups(int4_panel_tiles(t->w)) + 1) * 128; }
 
 /* Units in the order in which a warpgroup takes them: shares [share, end), each from its first unit on. */
 struct int4_walk {
@@ -67,6 +71,7 @@ static inline uint32_t int4_wide_size(struct int4_task *t, uint32_t rows)
 	t->stages = (INT4_SHARED_MOST - t->sum_bytes) / (t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier));
 	t->stages = t->stages < INT4_STAGES_MAX ? t->stages : (uint32_t)INT4_STAGES_MAX;
 	t->stages = t->stages / halves * halves; /* a stage is always the same half's */
+	t->ahead = t->stages < 2 ? t->stages : 2;
 	return t->stages * (t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier)) + t->sum_bytes;
 }
 
@@ -95,11 +100,11 @@ __device__ static inline void int4_wide_copy(const struct int4_task &t, const te
 			barrier_expect(&full[stage], unit_bytes + t.input_bytes);
 			bulk_copy(at + t.input_bytes, from + (uint64_t)feed.next.unit * unit_bytes, unit_bytes, &full[stage],
 			    blockIdx.y + 1 == gridDim.y ? once : again);
-			if (i >= t.stages)
+			if (i >= t.ahead)
 				int4_fetch_inputs(t, map, at, rows, feed.next.unit, &full[stage], again);
 		}
 		int4_feed_on(t, halves, &feed);
-		if (i + 1 == t.stages || (i < t.stages && feed.panel >= t.w.panels)) { /* the inputs of all so far */
+		if (i + 1 == t.ahead || (i < t.ahead && feed.panel >= t.w.panels)) { /* the inputs of all so far */
 			struct int4_feed before = int4_feed_of(t, blockIdx.x, halves);
 
 			dependency_wait();
@@ -172,14 +177,54 @@ template <class T, int ROWS, int EACH, int GROUP, int MOST> __device__ static in
 	}
 }
 
-/* Y = X · Wᵀ for ROWS rows of X a block; panels of up to 8 · EACH tiles, of up to 4 where there are HALVES; SHARES: the split's
- * k_warps are more than one. */
-template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __global__ void __launch_bounds__(INT4_WIDE_THREADS, 1)
-    int4_wide(const __grid_constant__ tensor_map inputs, const __grid_constant__ struct int4_task t)
+/* The same of one time 64 rows after the other, with half the registers. */
+template <class T, int ROWS, int EACH, int GROUP> __device__ static inline void int4_wide_plain(const struct int4_task &t,
+    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (&sums)[EACH][ROWS / 2])
+{
+	constexpr int  STEPS = GROUP / 16;
+	const uint32_t place = lane / 4 * 2;
+
+#pragma unroll
+	for (int i = 0; i < EACH * (INT4_UNIT / GROUP); i++) {
+		const int group = i % (INT4_UNIT / GROUP), r = i / (INT4_UNIT / GROUP);
+		const struct int4_raw raw = int4_fetch(t, unit + block[r], group, place);
+		uint32_t zero[2], a[STEPS][4];
+		float    g[ROWS / 2], s[2];
+
+		int4_zeros_of<T>(t, raw, zero);
+#pragma unroll
+		for (int step = 0; step < STEPS; step += 2) {
+			uint2 two = *(const uint2 *)(unit + block[r] + (group * STEPS + step) * (INT4_WORDS_BYTES / 8) + lane * 8);
+
+			int4_operand<T>(two.x, zero, a[step]);
+			int4_operand<T>(two.y, zero, a[step + 1]);
+		}
+		wgmma_fence();
+#pragma unroll
+		for (int step = 0; step < STEPS; step++) {
+			const int at = group * STEPS + step;
+
+			wgmma_rs<T, ROWS>(g, a[step], wgmma_descriptor(x + at / 4 * (ROWS * INT4_BOX * 2) + at % 4 * 32, 16, 1024, SWIZZLE_128),
+			    step > 0);
+		}
+		wgmma_commit();
+		int4_scales_of(t, raw, s);
+		wgmma_wait<0>();
+		wgmma_settle(g);
+#pragma unroll
+		for (int k = 0; k < ROWS / 2; k++)
+			sums[r][k] = fmaf(s[k / 2 % 2], g[k], sums[r][k]);
+	}
+}
+
+/* Y = X · Wᵀ for ROWS rows of X a block; panels of up to 4 · GROUPS · EACH tiles, of up to 4 where there are HALVES; SHARES:
+ * the split's k_warps are more than one. */
+template <class T, int ROWS, int EACH, int GROUPS, bool HALVES, bool SHARES, int GROUP> __global__ void
+    __launch_bounds__((GROUPS + 1) * 128, 1) int4_wide(const __grid_constant__ tensor_map inputs,
+        const __grid_constant__ struct int4_task t)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	constexpr uint32_t halves = HALVES ? 2 : 1;
-	constexpr int  PIECE = SHARES && EACH > 1 ? 2 : 4; /* as registers allow */
 	uint8_t       *shared = (uint8_t *)shared_memory();
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp / 4;
 	float         *partial = (float *)(shared + t.stages * t.stage_bytes);
@@ -189,18 +234,18 @@ template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __gl
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < t.stages; i++) {
 			barrier_init(&full[i], 1);
-			barrier_init(&empty[i], HALVES ? 4 : 8);
+			barrier_init(&empty[i], HALVES ? 4 : 4 * GROUPS);
 		}
 		fence_barrier_init();
 	}
 	__syncthreads();
-	if (warp >= 8) {
+	if (warp >= 4 * GROUPS) {
 		registers_lower<24>();
-		if (threadIdx.x == 8 * 32)
+		if (threadIdx.x == GROUPS * 128)
 			int4_wide_copy(t, &inputs, shared, ROWS, halves, full, empty);
 		return;
 	}
-	registers_raise<240>();
+	registers_raise<GROUPS == 3 ? 160 : 240>();
 	uint32_t stage = HALVES ? half : 0, phase = 0;
 
 	dependency_wait();
@@ -212,7 +257,7 @@ template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __gl
 
 #pragma unroll
 		for (int r = 0; r < EACH; r++) { /* a tile that is not there computes the last one once more */
-			uint32_t tile = (HALVES ? 0 : half * 4) + r * 8 + warp % 4;
+			uint32_t tile = (HALVES ? 0 : half * 4) + r * GROUPS * 4 + warp % 4;
 
 			block[r] = (tile < tiles ? tile : tiles - 1) * t.tile_bytes;
 #pragma unroll
@@ -225,7 +270,10 @@ template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __gl
 			const uint8_t *at = shared + stage * t.stage_bytes;
 
 			barrier_wait(&full[stage], phase);
-			int4_wide_unit<T, ROWS, EACH, GROUP, PIECE>(t, at + t.input_bytes, block, shared_address(at), lane, sums);
+			if constexpr (EACH == 1)
+				int4_wide_unit<T, ROWS, EACH, GROUP, 4>(t, at + t.input_bytes, block, shared_address(at), lane, sums);
+			else
+				int4_wide_plain<T, ROWS, EACH, GROUP>(t, at + t.input_bytes, block, shared_address(at), lane, sums);
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&empty[stage]);
@@ -260,7 +308,7 @@ template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __gl
 		}
 #pragma unroll
 		for (int r = 0; r < EACH; r++) {
-			uint32_t tile = (HALVES ? 0 : half * 4) + r * 8 + warp % 4;
+			uint32_t tile = (HALVES ? 0 : half * 4) + r * GROUPS * 4 + warp % 4;
 
 			if (tile < tiles && !(HALVES && half))
 #pragma unroll
@@ -275,22 +323,21 @@ template <class T, int ROWS, int EACH, bool HALVES, bool SHARES, int GROUP> __gl
 /* Whether it multiplies W: offsets would take sums of the inputs beside the others. */
 static inline bool int4_wide_takes(const struct int4_slab *w)
 {
-	return !int4_has_offsets(*w) && (int4_panel_tiles(*w) <= 16 || int4_split_of(w).k_warps == 1);
+	return !int4_has_offsets(*w);
 }
 
 /* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */
 template <class T, int ROWS, int GROUP, class L> static inline auto int4_wide_instance_of(const struct int4_task &t, L launch)
 {
-	constexpr int  FEW = GROUP < INT4_UNIT ? 32 : ROWS; /* as registers allow */
 	const uint32_t tiles = int4_panel_tiles(t.w);
 
 	if (tiles <= 4)
-		return launch(int4_wide<T, ROWS, 1, true, true, GROUP>, (uint32_t)ROWS);
+		return launch(int4_wide<T, ROWS, 1, 2, true, true, GROUP>, (uint32_t)ROWS);
 	if (tiles <= 8)
-		return launch(int4_wide<T, ROWS, 1, false, true, GROUP>, (uint32_t)ROWS);
-	if (tiles <= 16)
-		return launch(int4_wide<T, FEW, 2, false, true, GROUP>, (uint32_t)FEW);
-	return launch(int4_wide<T, ROWS, 3, false, false, GROUP>, (uint32_t)ROWS);
+		return launch(int4_wide<T, ROWS, 1, 2, false, true, GROUP>, (uint32_t)ROWS);
+	if (tiles <= INT4_LARGE_TILES)
+		return launch(int4_wide<T, ROWS, 2, 2, false, true, GROUP>, (uint32_t)ROWS);
+	return launch(int4_wide<T, ROWS, 2, 3, false, false, GROUP>, (uint32_t)ROWS);
 }
 template <class T, class L> static inline auto int4_wide_instance(const struct int4_task &t, L launch)
 {

@@ -5,7 +5,7 @@
  *
  * Linear layers: row 0 … 7 of a product, alone and among up to 2,048 rows, for the shapes of known models and odd ones; with
  * inputs as they are and rounded to fp8 and int8, with fp8 and int8 weights as files have them, and with random weights of four
- * bits, for which sizes up to 128 rows and those above are two families.
+ * bits, for which sizes up to 128 rows, of large weights up to 384, and those above are two families.
  * Models: 20 prompts alone, among 44 others, and beside a long prefill: the same logits.  Cache: models whose keys and values are
  * bytes.  Exit status 77 where there is no device. */
 #include "base/random.h"
@@ -73,6 +73,7 @@ static const struct kind {
 	{ ", fp8 weights in blocks", WEIGHT_F8_E4M3, WEIGHT_INPUT_FLOAT, 128, 0 },
 	{ ", int8 weights", WEIGHT_I8, WEIGHT_INPUT_FLOAT, 0, 0 },
 };
+enum { LARGE = 132 * 64, LARGE_SPLIT = 384 }; /* crossover in fmt_int4.cu, on 132 multiprocessors */
 enum { KINDS = sizeof kinds / sizeof *kinds, STORED_VALUES = 32 << 20 /* of larger matrices no bytes are made up */ };
 
 static const uint32_t sizes[] = { 2048, 512, 256, 128, 72, 64, 32, 16, 8, 4, 1 };
@@ -182,7 +183,7 @@ static void linear_shape(struct totals *totals, const char *dtype, uint32_t n, u
 	MUST(b->ops->activation_put(b, &x, input, ROWS_MAX));
 	for (unsigned i = 0; i < count; i++) {
 		snprintf(name, sizeof name, "linear %u × %u, %s%s", n, k, dtype, kinds[i].name);
-		compare_sizes(totals, b, w[i], name, kinds[i].split, &x, &y);
+		compare_sizes(totals, b, w[i], name, kinds[i].split && n > LARGE ? LARGE_SPLIT : kinds[i].split, &x, &y);
 	}
 	free(input);
 	b->ops->destroy(b);

@@ -420,6 +420,11 @@ static const struct stored_case four_bits[] = {
 		.scale_type = WEIGHT_F16, .block_rows = 1, .block_columns = 128, .transposed = 1 },
 	{ .format = WEIGHT_I4, .rows = 4608, .columns = 1024, .packing = WEIGHT_PACKED_AWQ, .zeros = WEIGHT_ZEROS_AWQ,
 		.scale_type = WEIGHT_F16, .block_rows = 1, .block_columns = 64, .transposed = 1 },
+	/* Panels of 5 to 8 tiles, of 9 to 16, of more, on 132 multiprocessors. */
+	{ .format = WEIGHT_I4, .rows = 13000, .columns = 160, .scale_type = WEIGHT_F32, .block_rows = 1, .block_columns = 32 },
+	{ .format = WEIGHT_I4, .rows = 24000, .columns = 384, .scale_type = WEIGHT_BF16, .block_rows = 1, .block_columns = 128 },
+	{ .format = WEIGHT_I4, .rows = 40000, .columns = 256, .zeros = WEIGHT_ZEROS_ROWS, .scale_type = WEIGHT_BF16, .block_rows = 1,
+		.block_columns = 128 },
 };
 
 static void case_four_bits(struct totals *totals, int dtype, const struct stored_case *c, uint32_t rows)
@@ -1054,6 +1059,7 @@ static void run_all(struct totals *totals)
 		uint32_t n, k, rows;
 	} gated[] = { { 8, 64, 1 }, { 1536, 576, 5 }, { 1704, 192, 64 }, { 2304, 512, 16 }, { 100, 200, 9 }, { 512, 128, 70 } };
 	static const uint32_t byte_rows[] = { 1, 5, 16, 33, 64, 70, 130 };
+	static const uint32_t four_bit_rows[] = { 1, 9, 20, 70, 400 }; /* by mma.sync, by wgmma, decoded */
 	static const uint32_t widths[] = { 8, 24, 77, 128, 576, 4096, 6144, 13700 };
 
 	for (int dtype = 0; dtype < DTYPES; dtype++) {
@@ -1067,9 +1073,8 @@ static void run_all(struct totals *totals)
 			for (size_t r = 0; r < sizeof byte_rows / sizeof *byte_rows; r++)
 				case_bytes(totals, dtype, &byte_cases[i], byte_rows[r]);
 		for (size_t i = 0; i < sizeof four_bits / sizeof *four_bits && wanted(totals, "four bits"); i++)
-			for (uint32_t rows = 1; rows <= 249; rows = rows * 5 + 4) /* 1, 9, 49, 249: some are multiplied as they are,
-			    some decoded */
-				case_four_bits(totals, dtype, &four_bits[i], rows);
+			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
+				case_four_bits(totals, dtype, &four_bits[i], four_bit_rows[r]);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention"); i++)
 			case_attention(totals, dtype, &attention_cases[i], &cache_float);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention, bytes"); i++) {

@@ -260,7 +260,7 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 
 	auto launch = [&](void (*kernel)(const tensor_map, const struct int4_task), uint32_t each) {
 		uint32_t             shared = wide_kernel ? int4_wide_size(&task, each) : int4_choose_stages(&task, each);
-		uint32_t             threads = wide_kernel ? (uint32_t)INT4_WIDE_THREADS : 32 * (task.split.row_warps *
+		uint32_t             threads = wide_kernel ? int4_wide_threads(&task) : 32 * (task.split.row_warps *
 		    task.split.k_warps + 1);
 		bool                 bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
 		struct tensor_layout layout = int4_inputs(&task, bfloat ? TENSOR_BF16 : TENSOR_F16, in.data(), x_stride, each);
@@ -445,7 +445,7 @@ static void test_shapes(void)
 	static const struct {
 		uint32_t rows, columns, blocks;
 	} shapes[] = { { 16, 1024, 1 }, { 40, 640, 1 }, { 72, 256, 1 }, { 136, 384, 1 }, { 279, 192, 1 }, { 1064, 128, 2 } };
-	static const struct int4_split splits[] = { { 1, 1, 8 }, { 1, 3, 5 }, { 1, 5, 2 }, { 2, 5, 3 }, { 2, 9, 1 }, { 2, 9, 1 } };
+	static const struct int4_split splits[] = { { 1, 1, 8 }, { 2, 2, 4 }, { 2, 3, 2 }, { 2, 5, 3 }, { 2, 9, 1 }, { 2, 9, 1 } };
 
 	for (int i = 0; i < 6; i++) {
 		struct spec   spec = specs[i % 2 ? 4 : 1]; /* AWQ, Q4_1 */
