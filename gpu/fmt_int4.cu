@@ -3,7 +3,7 @@
  * that takes a weight takes slabs too.
  *
  * Products.  Up to a number of rows that depends on the weight's shape alone (crossover), the slab is multiplied as it is: by
- * mma.sync up to 16 rows, by wgmma from there on, in one order of sums.  Above, slices of it are decoded into a workspace and
+ * mma.sync up to 8 or 16 rows, by wgmma from there on, in one order of sums.  Above, slices of it are decoded into a workspace and
  * multiplied by cuBLASLt: rounding each weight to 16 bits is the price of the library's speed with many rows.  So a row has the
  * same bits in all steps of up to that many rows, and in all larger ones. */
 #include "gpu/fmt_int4_wide.cuh"
@@ -179,7 +179,7 @@ static uint32_t crossover(const struct int4_slab *slab)
 {
 	if (!int4_wide_takes(slab))
 		return 64;
-	return int4_halves_of(slab) > 1 ? 128 : 384;
+	return int4_is_small(slab) ? 256 : 512;
 }
 
 /* WIDE: by the kernel of fmt_int4_wide.cuh. */
@@ -239,7 +239,7 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 			return cuda->fault;
 		x = (const T *)cuda->scratch.rounded;
 	}
-	const bool wide = rows > INT4_NARROW_ROWS && int4_wide_takes(slab);
+	const bool wide = int4_wide_suits(slab, rows);
 
 	if (rows > crossover(slab))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);

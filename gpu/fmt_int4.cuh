@@ -50,8 +50,9 @@ enum {
 	INT4_BOX = 64,             /* columns of inputs that lie together in shared memory */
 	INT4_STAGES_MAX = 16, INT4_STAGES_LEAST = 3,
 	INT4_LARGE_TILES = 16,     /* panels of more have one share of units and all of shared memory */
+	INT4_LARGE_PANEL = 300,    /* units of tiles */
 	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
-	INT4_AHEAD_BYTES = 64 << 10, /* of weights, that are on their way before any input */
+	INT4_AHEAD_BYTES = 32 << 10, /* of weights, that are on their way before any input */
 	INT4_SHARED_MOST = 227 << 10, /* of a block, sm_90 */
 	INT4_SHARED_HALF = 112 << 10 /* two blocks a multiprocessor: the next kernel's weights come while this one ends */
 };
@@ -401,11 +402,17 @@ struct int4_split {
 	uint32_t k_warps;   /* warp share s of them takes units s, s + k_warps, … */
 };
 
+/* Panels that end soon leave half of the multiprocessor to the next kernel. */
+static inline bool int4_is_small(const struct int4_slab *w)
+{
+	return int4_panel_tiles(*w) <= 8 && int4_units(*w) * int4_panel_tiles(*w) < INT4_LARGE_PANEL;
+}
+
 /* The fewest tiles after each other; of equals those with most tiles to a warp, which share what is loaded of the input. */
 static inline struct int4_split int4_split_of(const struct int4_slab *w)
 {
 	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w), most = int4_has_offsets(*w) ? 2 : INT4_EACH_MAX;
-	uint32_t          warps = tiles > 8 ? INT4_WARPS : INT4_WARPS / 2;
+	uint32_t          warps = int4_is_small(w) ? INT4_WARPS / 2 : INT4_WARPS;
 	struct int4_split best = {};
 
 	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets leave registers for two tiles */
@@ -459,13 +466,14 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 /* Cuts shared memory into stages for blocks of ROWS; returns its size. */
 static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 {
-	uint32_t each = int4_panel_tiles(t->w) * int4_tile_bytes(t->w), units = int4_units(t->w);
+	uint32_t tiles = int4_panel_tiles(t->w), each = tiles * int4_tile_bytes(t->w), units = int4_units(t->w);
+	uint32_t enough = tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
 
 	t->split = int4_split_of(&t->w);
-	t->room = int4_panel_tiles(t->w) > INT4_LARGE_TILES ? INT4_SHARED_MOST : INT4_SHARED_HALF;
+	t->room = int4_is_small(&t->w) || (tiles > 8 && tiles <= INT4_LARGE_TILES) ? INT4_SHARED_HALF : INT4_SHARED_MOST;
 	t->stages = 1;
 	t->stage_units = 1;
-	while (t->stage_units < units && t->stage_units * each < INT4_STAGE_BYTES) {
+	while (t->stage_units < units && t->stage_units * each < enough) {
 		struct int4_task more = *t;
 
 		more.stage_units++;

@@ -325,6 +325,11 @@ static inline bool int4_wide_takes(const struct int4_slab *w)
 {
 	return !int4_has_offsets(*w);
 }
+/* And whether it is the faster one for ROWS. */
+static inline bool int4_wide_suits(const struct int4_slab *w, uint32_t rows)
+{
+	return int4_wide_takes(w) && rows > (int4_panel_tiles(*w) > INT4_LARGE_TILES ? 8u : (uint32_t)INT4_NARROW_ROWS);
+}
 
 /* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */
 template <class T, int ROWS, int GROUP, class L> static inline auto int4_wide_instance_of(const struct int4_task &t, L launch)
@@ -341,6 +346,9 @@ template <class T, int ROWS, int GROUP, class L> static inline auto int4_wide_in
 }
 template <class T, class L> static inline auto int4_wide_instance(const struct int4_task &t, L launch)
 {
+	if (t.rows <= 16 && int4_panel_tiles(t.w) > INT4_LARGE_TILES)
+		return t.w.group == INT4_GROUP_MIN ? launch(int4_wide<T, 16, 2, 3, false, false, INT4_GROUP_MIN>, 16u) :
+		    launch(int4_wide<T, 16, 2, 3, false, false, INT4_UNIT>, 16u);
 	if (t.w.group == INT4_GROUP_MIN)
 		return t.rows <= 32 ? int4_wide_instance_of<T, 32, INT4_GROUP_MIN>(t, launch) :
 		    int4_wide_instance_of<T, 64, INT4_GROUP_MIN>(t, launch);
