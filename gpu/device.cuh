@@ -8,10 +8,8 @@
  * Pointers to shared memory are ordinary (generic) pointers; an overload with a 32-bit address (shared_address) is there where
  * loops compute addresses.  What needs sm_90 says so: such a function must not be called in code compiled for less.
  *
- * What has run where: cp_async_16, ldmatrix_x4 and mma_m16n8k16 have run on an H200 as these instructions; everything marked
- * sm_90 or sm_90a (mbarriers, bulk and tensor copies, wgmma, dependent launch), mma of 8-bit types, lop3 and the cache hints
- * have been assembled for sm_90a and emulated, not run.  The emulator takes the layouts of descriptors from the PTX manual;
- * those of MN-major operands and of 32- and 64-byte swizzles deserve the first look on a device.
+ * What kernels here use has run on an H200, in tests/gpu/run.  Not so wgmma with MN-major operands or 32- and 64-byte swizzles,
+ * which no kernel uses: the emulator takes their layouts from the PTX manual.
  *
  * Invariant: every wrapper that touches memory is volatile with a "memory" clobber, so that the compiler keeps the order of
  * the program around it; wgmma has none, wgmma_fence and wgmma_wait stand around it. */
