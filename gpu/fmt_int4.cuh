@@ -252,6 +252,7 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) int4_pack(const stru
 	uint32_t lane = thread % 64 / 2, step = thread / 64 * 2 + thread % 2, word = 0;
 	struct int4_block block = int4_block_at(slab, tile, unit);
 
+#pragma unroll 1 /* on sm_100 all eight at once spill */
 	for (uint32_t nibble = 0; nibble < 8; nibble++) {
 		uint32_t row = tile * INT4_TILE + lane / 4 + nibble % 2 * 8 - p.stack_row;
 		uint32_t k = unit * INT4_UNIT + step * 16 + lane % 4 * 2 + nibble % 4 / 2 * 8 + nibble / 4;
