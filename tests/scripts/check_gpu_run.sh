@@ -68,7 +68,7 @@ run -c abc1234 -d "$dir/goldens" -m "$top/tests/data/tiny.gguf"
 ended 0 "all passes"
 says '^penstock at abc1234, ' "all passes"
 says ' passed, 0 failed, 0 did not run, ' "all passes"
-for word in library own portable; do
+for word in library auto own portable; do
 	says "^operations against the CPU, $word  *passed" "all passes"
 	says "^bits of linear, $word  *passed" "all passes"
 	says "^golden one float16 $word  *passed" "all passes"
@@ -78,11 +78,13 @@ done
 says '^golden one float32 library  *passed' "all passes"
 silent '^golden one float32 own' "all passes"
 for part in "binaries in the object" "a device error ends cleanly" "served by fronts" "tokens as on the CPU" "checkpoints of real heads" \
-	"golden case bfloat16 own" "lanes, glm4-9b" "nginx, glm4-9b" "compute-sanitizer memcheck attention"; do
+	"golden case bfloat16 own" "draws from 151552 ids" "steps of glm4-32b-int4, auto" "lanes, glm4-9b" "nginx, glm4-9b" \
+	"compute-sanitizer memcheck attention"; do
 	says "^$part  *passed" "all passes"
 done
 says '^      llama: 2.20 GB of weights' "all passes"
 ran 'bench_read .*model.safetensors' "all passes"
+ran 'racecheck .*parity .* copy library' "all passes"
 [ -s "$dir/out/table.txt" ] || wrong "all passes: no table"
 cmp -s "$dir/said" "$dir/out/table.txt" || wrong "the table is not what was printed"
 
@@ -91,7 +93,7 @@ ended 1 "parity fails"
 says '^operations against the CPU, own  *FAILED it broke: parity' "parity fails"
 says '^      | it broke: parity' "parity fails"
 says '^binaries in the object  *passed' "parity fails"
-says '^1 passed, 3 failed, 0 did not run' "parity fails"
+says '^1 passed, 4 failed, 0 did not run' "parity fails"
 
 FAKE='fail bench engine' run bench load
 ended 1 "bench fails"
