@@ -6,7 +6,7 @@
  * parts together in their order.  Longer pieces of prompts are cut into tiles of 64 rows for attention_prefill.cuh, which
  * sees a context 64 tokens at a time from its beginning.  Both use tensor cores on 16-bit types with heads of 64 or 128, whether
  * pages hold that type or bytes (attention_byte.cuh).
- * With own kernels and pages of 64 tokens, decode goes through attention_hopper.cuh instead.
+ * With own kernels and pages of 64 tokens of 16 bits, decode goes through attention_hopper.cuh instead.
  * Everything else, float32 among it, goes through a plain kernel, one block for a head of a row.
  */
 #include "gpu/attention_decode.cuh"

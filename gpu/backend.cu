@@ -184,7 +184,7 @@ static uint64_t scratch_place(const struct cuda_backend *cuda, const struct back
 static bool limits_are_sane(const struct backend_limits *limits)
 {
 	return limits->rows <= GRID_ROWS_MAX && limits->logit_rows <= GRID_ROWS_MAX && limits->width <= 1 << 24 &&
-	       limits->vocab <= 1 << 24 && limits->head_dim <= CUDA_HEAD_DIM_MAX && limits->q_heads <= 1 << 12 &&
+	       limits->vocab <= 1 << 20 && limits->head_dim <= CUDA_HEAD_DIM_MAX && limits->q_heads <= 1 << 12 &&
 	       limits->stream <= 1 << 24;
 }
 

@@ -67,7 +67,7 @@ struct int4_slab {
 	uint8_t       *data;
 	const int32_t *order;       /* [columns]; NULL: as in the file */
 	uint32_t rows, columns;
-	uint32_t group;             /* 32, 64 or 128 columns have a scale */
+	uint32_t group;             /* 32 or 128 columns have a scale */
 	uint32_t panels;
 	enum int4_scales scales;
 	int      zeros;             /* they are stored */

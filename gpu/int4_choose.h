@@ -63,6 +63,8 @@ static inline const char *int4_choose_part(const struct weight_desc *w, struct i
 		return "its scales have a common factor";
 	ret->scales = w->scales.type == WEIGHT_F16 ? INT4_F16 : w->scales.type == WEIGHT_BF16 ? INT4_BF16 : INT4_F32;
 	ret->zeros = w->zeros.packing != WEIGHT_ZEROS_NONE;
+	if (w->group_index && w->input != WEIGHT_INPUT_FLOAT)
+		return "its inputs are rounded and reordered"; /* both use the room for rounded rows */
 	if (w->group_index) {
 		*ret_order = int4_sorted_columns(w, &begins);
 		if (!*ret_order)

@@ -7,7 +7,8 @@
  *     a kernel that ends without having waited breaks the chain, since those behind it wait for it alone;
  *   - before that it reads only what was there when the step's first kernel began: weights, the launch's parameters, and what
  *     `take` placed (struct step_arrays).  Launches are dependent only in recorded steps (step.cu), and those begin when `take`,
- *     which is launched plainly before them, has ended; the next `take` begins when all of them have;
+ *     which is launched plainly before them, has ended; the next `take` begins when all of them have.  And a draw is dependent
+ *     on the sampler's scan before it: its jobs are there when the scan begins;
  *   - its mark (fault.h) is stored after the wait, else a fault would be blamed on a kernel that has not begun.
  *
  * A kernel without dependency_wait() is launched plainly: then it begins when everything before it has ended, whatever was

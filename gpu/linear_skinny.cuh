@@ -1,5 +1,5 @@
 /* linear_skinny.cuh: y = x · Wᵀ for up to 64 rows of x, on sm_90a: what a decode step does, where nothing counts but the speed
- * at which W is read.  Owns the kernel and how a product is laid out; linear_skinny.cu launches it.
+ * at which W is read.  Owns the kernel and how a product is laid out; linear_own.cu launches it.
  *
  * W lies on the side of wgmma that has 64 rows, x on the side that has 8 to 64.  A block owns rows/blocks rows of W (± 1) and
  * the whole k: no k is split, one float32 accumulator takes it in ascending order, so a row of y has the same bits whatever

@@ -103,8 +103,8 @@ enum status cuda_read_logprobs(struct backend *b, uint32_t index, struct sample_
 }
 
 /* Jobs of ROWS, and the masks of those that have one; returns the number of masks.  *ret_extras: as sample_draw's;
- * *ret_slots, *ret_lists: some row has one; some row has filters
- * or wants log probabilities. */
+ * *ret_slots: some row has a slot; *ret_lists: some row has filters or
+ * wants log probabilities. */
 static uint32_t fill_jobs(const struct cuda_backend *cuda, struct sample_staging *sample, const struct sample_row *rows,
     uint32_t count, uint32_t vocab, bool *ret_extras,
     bool *ret_slots, bool *ret_lists)

@@ -621,12 +621,14 @@ const char *step_note(struct cuda_backend *cuda, uint32_t index)
 		for (int m = 0; m < CUDA_MODELS_MAX; m++) {
 			const float *us = cuda->rungs[r].recorded[m].us;
 			int          dependent = us[1] > 0 && us[1] < us[0], own = us[2] > 0 && us[2] < us[dependent];
+			char         third[64] = "";
 
 			if (cuda->rungs[r].recorded[m].ways < 2 || index--)
 				continue;
-			snprintf(cuda->note, sizeof cuda->note, "steps of %u rows: %.1f us, with dependent launches %.1f us, and all products "
-			    "by own kernels %.1f us: the %s is taken", cuda->rungs[r].rows, (double)us[0], (double)us[1], (double)us[2],
-			    own ? "third" : dependent ? "second" : "first");
+			if (cuda->rungs[r].recorded[m].ways > 2)
+				snprintf(third, sizeof third, ", and all products by own kernels %.1f us", (double)us[2]);
+			snprintf(cuda->note, sizeof cuda->note, "steps of %u rows: %.1f us, with dependent launches %.1f us%s: the %s is taken",
+			    cuda->rungs[r].rows, (double)us[0], (double)us[1], third, own ? "third" : dependent ? "second" : "first");
 			return cuda->note;
 		}
 	return NULL;

@@ -73,18 +73,33 @@ void bpe_free(struct bpe *bpe)
 	bpe->control_count = 0;
 }
 
+/* Of the first control token that is not below ID. */
+static size_t control_place(const struct bpe *bpe, uint32_t id)
+{
+	size_t at = 0;
+
+	for (size_t end = bpe->control_count; at < end;) {
+		size_t middle = at + (end - at) / 2;
+
+		if (bpe->controls[middle].merged < id)
+			at = middle + 1;
+		else
+			end = middle;
+	}
+	return at;
+}
+
 enum status bpe_add_control(struct bpe *bpe, uint32_t left, uint32_t right, uint32_t merged)
 {
-	struct bpe_merge *controls = realloc(bpe->controls, (bpe->control_count + 1) * sizeof *controls);
-	size_t            at = bpe->control_count;
+	struct bpe_merge *controls;
+	size_t            at = control_place(bpe, merged);
 
+	if (at < bpe->control_count && bpe->controls[at].merged == merged)
+		return STATUS_OK; /* one way to take it apart is enough */
+	controls = realloc(bpe->controls, (bpe->control_count + 1) * sizeof *controls);
 	if (!controls)
 		return STATUS_NOMEM;
 	bpe->controls = controls;
-	for (; at > 0 && controls[at - 1].merged > merged; at--)
-		;
-	if (at > 0 && controls[at - 1].merged == merged)
-		return STATUS_OK; /* one way to take it apart is enough */
 	memmove(controls + at + 1, controls + at, (bpe->control_count++ - at) * sizeof *controls);
 	controls[at] = (struct bpe_merge){ left, right, 0, merged };
 	return STATUS_OK;
@@ -372,18 +387,9 @@ static size_t merge_few(const struct bpe *bpe, const char *piece, uint32_t *ids,
 
 static const struct bpe_merge *find_control(const struct bpe *bpe, uint32_t id)
 {
-	size_t low = 0, high = bpe->control_count;
+	size_t at = control_place(bpe, id);
 
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		if (bpe->controls[middle].merged == id)
-			return &bpe->controls[middle];
-		if (bpe->controls[middle].merged < id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return NULL;
+	return at < bpe->control_count && bpe->controls[at].merged == id ? &bpe->controls[at] : NULL;
 }
 
 /* Appends ID, or what it is made of.  DEPTH: a crafted vocabulary could make a token of itself. */

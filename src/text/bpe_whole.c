@@ -1,7 +1,7 @@
 /* bpe_whole.c: owns the proof that merging makes a token of its own text.  Does not merge.
  *
  * Encoding a token's text says it too, but a vocabulary has some 200,000 of them.  Where rules come in the order of their
- * ranks, a rule (left, right) makes its token out of the token's own text exactly when either part is made of its own text,
+ * ranks, a rule (left, right) makes its token out of the token's own text exactly when each part is made of its own text,
  * and no pair that lies across their border merges before.  Merges of a text happen in the order (rank, place): a merge that
  * another one makes possible has a higher rank, since its rule came later.  So the symbol before the border is, back in time,
  * LEFT, then its right part, then that one's right part …, the one behind it RIGHT, then its left part …; and the pair that

@@ -572,6 +572,8 @@ int bench_kernels(int argc, char **argv)
 		return TOOL_USAGE;
 	if (attention)
 		return run_attention(backend, dtype, kernels, directory, kv, &error) ? tool_fail("bench kernels", &error) : TOOL_OK;
+	if (sample && rows && rows != 1 && rows != 16 && rows != 64 && rows != 256)
+		return tool_usage("bench kernels", "--rows %lld: with --sample 1, 16, 64 or 256", (long long)rows);
 	if (sample)
 		return run_sample(backend, dtype, kernels, directory, (uint32_t)rows, &error) ? tool_fail("bench kernels", &error)
 		                                                                              : TOOL_OK;

@@ -37,7 +37,7 @@ static enum status init_replace(struct decoder *decoder, struct decoder_step *st
 
 	if (status)
 		return status;
-	if (regex)
+	if (regex && len)
 		return error_set(error, STATUS_UNSUPPORTED, "the decoder Replace with a regular expression is not known here");
 	if (decoder->fused && (size_t)utf8_decode(pattern, len, &code) != len)
 		return error_set(error, STATUS_UNSUPPORTED, "the decoder Replace after Fuse is known only for one character");

@@ -5,7 +5,7 @@
  * for an 11 MB file on the machine of BENCHMARKS.md), so they are pulled; the small rest goes through jansson.
  *
  * Invariant: what the file contradicts itself in is refused: an id or a spelling that appears twice, a merge of unknown
- * parts (text/tokenizer.c), an added token whose id the vocabulary gives to another spelling.
+ * parts (text/tokenizer_load.c), an added token whose id the vocabulary gives to another spelling.
  */
 #include "base/bytes.h"
 #include "file/json_pull.h"
@@ -465,7 +465,7 @@ static enum status read_top(struct reading *reading)
 	return status;
 }
 
-/* Without one, what is unknown is left out; a text may never need it. */
+/* Without one, what is unknown is left out, where the reference fails: a text may never need it. */
 static void find_unk(struct reading *reading)
 {
 	struct token_file *file = reading->file;

@@ -69,6 +69,7 @@ static enum status fill_table(const struct token_file *file, const struct decode
 		return error_set(error, STATUS_NOMEM, "no memory for a vocabulary of %u tokens", file->size);
 	buf_init(&all, UINT32_MAX);
 	buf_init(&one, TOKEN_FILE_TEXT_MAX);
+	status = buf_reserve(&one, 1); /* a decoder changes the text of nothing too */
 	for (uint32_t id = 0; !status && id < file->size; id++) {
 		const char *spelling = token_file_spelling(file, id, &len);
 		table->offsets[id] = (uint32_t)all.len;

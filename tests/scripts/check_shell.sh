@@ -7,4 +7,4 @@ if ! command -v shellcheck >/dev/null; then
 	[ "${PENSTOCK_REQUIRE:-}" = 1 ] && exit 1
 	exit 77
 fi
-shellcheck -x -S warning contrib/check contrib/quickstart contrib/lib.sh nginx/penstock-site autogen.sh .ci/run gpu/check_ptxas.sh tests/scripts/*.sh && echo "shell: ok"
+shellcheck -x -S warning contrib/check contrib/quickstart contrib/lib.sh nginx/penstock-site autogen.sh .ci/run gpu/check_ptxas.sh tests/gpu/run tests/scripts/*.sh && echo "shell: ok"
