@@ -22,10 +22,11 @@ enum { SIZES_MAX = 32, BATCH_MAX = 1024, BLOCK = 64, STEP_ROWS = 2048, AHEAD = B
 static const char help[] =
     "usage: penstock bench engine --model PATH [OPTION…]\n"
     "\n"
-    "Times steps of a model: a prompt for each sequence, then decode steps with one token each.  The floor is the time to read\n"
-    "weights and KV cache once, or to do the arithmetic, whichever is longer, at the bandwidth and the speed of a large product\n"
-    "that the same run measures.  gap: from the last kernel of a step to the first of the next; busy: the share of the time\n"
-    "between the first step and the last in which the device was within a step; draw: of the tokens.\n"
+    "Times steps of a model: a prompt for each sequence, then decode steps with one token each.  The floor is a sum over\n"
+    "operations, at the bandwidth and the speed of a large product that the same run measures: products read their weights or do\n"
+    "their arithmetic, whichever takes longer, attention reads the KV cache, the draw the logits.  gap: from the last kernel of a\n"
+    "step to the first of the next; busy: the share of the time between the first step and the last in which the device was\n"
+    "within a step; draw: of the tokens.\n"
     "\n"
     "  --dummy            PATH is a directory with config.json: random weights of that size; on cuda quantised as\n"
     "                     its quantization_config says\n"
@@ -227,7 +228,7 @@ static void print_shape(const struct bench *bench, const struct shape *shape, do
 {
 	const struct model_info *info = model_info(bench->model);
 	double        context = shape->prompt + shape->output / 2.0, floor = 0, products, tokens = (double)shape->batch * shape->output;
-	double        bytes = (double)info->read_bytes + shape->batch * context * bench->kv_token_bytes;
+	double        others = shape->batch * (context * bench->kv_token_bytes + (double)info->vocab * sizeof(float)); /* bytes */
 	struct clocks clocks = read_clocks(bench, shape);
 	unsigned      sm = 0, memory = 0;
 	double        watts = 0;
@@ -235,9 +236,11 @@ static void print_shape(const struct bench *bench, const struct shape *shape, do
 	/* Of the weights that a step reads; those that are only looked up are not multiplied. */
 	products = info->weight_bytes ? 2 * (double)info->parameters * ((double)info->read_bytes / (double)info->weight_bytes) : 0;
 	if (bench->bandwidth > 0)
-		floor = bytes / bench->bandwidth;
+		floor = (double)info->read_bytes / bench->bandwidth;
 	if (bench->arithmetic > 0 && products * shape->batch / bench->arithmetic > floor)
 		floor = products * shape->batch / bench->arithmetic;
+	if (bench->bandwidth > 0)
+		floor += others / bench->bandwidth;
 	printf("%7u %7u %7u %12.0f", shape->batch, shape->prompt, shape->output, (double)shape->prompt * shape->batch / prompts);
 	if (bench->arithmetic > 0)
 		printf(" %6.1f %%", 100 * products * shape->prompt * shape->batch / bench->arithmetic / prompts);
