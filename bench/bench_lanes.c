@@ -4,7 +4,7 @@
  *   bench_lanes MODEL BACKEND STREAMS,… PROMPT,… OUTPUT,… [SECTION.OPTION=VALUE…]
  *
  * Starts a penstockd of its own (abs_top_builddir and abs_top_srcdir as for the tests), and for every combination holds
- * STREAMS requests at once, at most 64.  With model.load_format=dummy MODEL is a directory with a config.json and a tokenizer.
+ * STREAMS requests at once, at most 64; batcher.max_running below STREAMS lets the others wait.  With model.load_format=dummy MODEL is a directory with a config.json and a tokenizer.
  * Prints the mean time to the first token, tokens per second from there on, and what a step took, and took beside the
  * model, by penstockd's own counters. */
 #include "support/daemon.h"
@@ -54,10 +54,10 @@ static int measure(struct daemon *daemon, struct lane_client *client, unsigned s
 	uint64_t decoded = 0;
 
 	for (unsigned s = 0; s < streams; s++) {
-		uint32_t value;
+		uint32_t        value;
+		enum lane_reply reply = lane_client_reserve(client, s, 4 * prompt, output, &value);
 
-		if (lane_client_reserve(client, s, 4 * prompt, output, &value) != LANE_REPLY_ACCEPT)
-			bad++;
+		bad += reply != LANE_REPLY_ACCEPT && reply != LANE_REPLY_WAIT; /* the second when fewer run at once */
 		lane_client_submit_ignoring_eos(client, s, prompt, output, s);
 	}
 	while (ended < streams && !client->gone && seconds(begin, clock_now_ns()) < 120) {

@@ -78,7 +78,7 @@ done
 says '^golden one float32 library  *passed' "all passes"
 silent '^golden one float32 own' "all passes"
 for part in "binaries in the object" "a device error ends cleanly" "served by fronts" "tokens as on the CPU" "checkpoints of real heads" \
-	"golden case bfloat16 own" "draws from 151552 ids" "steps of glm4-32b-int4, auto" "lanes, glm4-9b" "nginx, glm4-9b" \
+	"golden case bfloat16 own" "draws from 151552 ids" "steps of glm4-32b-int4, auto" "lanes, glm4-9b" "lanes, glm4-9b-int4, max_running 32" "nginx, glm4-9b" \
 	"compute-sanitizer memcheck attention"; do
 	says "^$part  *passed" "all passes"
 done
