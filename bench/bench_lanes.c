@@ -4,7 +4,8 @@
  *   bench_lanes MODEL BACKEND STREAMS,… PROMPT,… OUTPUT,… [SECTION.OPTION=VALUE…]
  *
  * Starts a penstockd of its own (abs_top_builddir and abs_top_srcdir as for the tests), and for every combination holds
- * STREAMS requests at once, at most 64; batcher.max_running below STREAMS lets the others wait.  With model.load_format=dummy MODEL is a directory with a config.json and a tokenizer.
+ * STREAMS requests at once, at most 64; batcher.max_running below STREAMS lets the others wait.  With model.load_format=dummy
+ * MODEL is a directory with a config.json and a tokenizer.
  * Prints the mean time to the first token, tokens per second from there on, and what a step took, and took beside the
  * model, by penstockd's own counters. */
 #include "support/daemon.h"
