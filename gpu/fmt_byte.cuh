@@ -159,6 +159,17 @@ static inline uint64_t byte_cost(enum byte_kind kind, uint32_t rows)
 	return multiply > load ? multiply : load;
 }
 
+/* Outputs of a tile at most: MOST, or as many as their scales have room for; 0: fewer than a multiplication takes. */
+static inline uint32_t byte_tile_most(const struct byte_product *p, uint32_t most)
+{
+	uint32_t granules = (uint32_t)BYTE_SCALES_MAX / (byte_scale_stride(p->groups) * 4), rows;
+
+	if (!p->granule)
+		return most;
+	rows = granules > 2 ? (granules - 2) * p->granule : 0; /* a tile may begin and end within a granule */
+	return rows >= most ? most : rows >= 64 ? rows / 16 * 16 : 0;
+}
+
 /* Outputs of a tile, of at most MOST, for tiles that go to MULTIPROCESSORS in rounds. */
 static inline uint32_t byte_tile_rows(enum byte_kind kind, const struct byte_product *p, uint32_t multiprocessors, uint32_t most)
 {
@@ -177,11 +188,12 @@ static inline uint32_t byte_tile_rows(enum byte_kind kind, const struct byte_pro
 	return ret;
 }
 
-/* Fills the cut of P, whose sizes, granule and x_scale_stride are there, for MULTIPROCESSORS; false where there is none. */
+/* Fills the cut of P, whose sizes, granule and x_scale_stride are there, for MULTIPROCESSORS; false where there is none, which does
+ * not depend on outputs, rows or MULTIPROCESSORS unless one of them is 0. */
 static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struct byte_product *p)
 {
 	bool     large = p->rows > 64;
-	uint32_t tiles = large ? (uint32_t)BYTE_LARGE_TILES : (uint32_t)BYTE_TALL_TILES, most = tiles * 64 * BYTE_WARPGROUPS, passes;
+	uint32_t tiles = large ? (uint32_t)BYTE_LARGE_TILES : (uint32_t)BYTE_TALL_TILES, most, passes;
 
 	if (p->n == 0 || p->k == 0 || p->rows == 0 || multiprocessors == 0 || (p->granule && p->granule < BYTE_GRANULE_LEAST) ||
 	    (p->granule & (p->granule - 1)) || p->x_scale_stride % 4 || (kind == BYTE_I8 && p->k >= BYTE_I8_INPUTS_MAX) ||
@@ -190,6 +202,9 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 	p->groups = (p->k + BYTE_GROUP - 1) / BYTE_GROUP;
 	p->token_tile = p->rows <= 8 ? 8 : p->rows <= 16 ? 16 : p->rows <= 32 ? 32 : p->rows <= 64 ? 64 : BYTE_TOKENS_MAX;
 	p->token_tiles = (p->rows + p->token_tile - 1) / p->token_tile;
+	most = byte_tile_most(p, tiles * 64 * BYTE_WARPGROUPS);
+	if (most == 0)
+		return false;
 	passes = (p->n + multiprocessors * most - 1) / (multiprocessors * most);
 	p->tile_rows = large ? byte_tile_rows(kind, p, multiprocessors, most) :
 	    (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
@@ -201,8 +216,6 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 	p->steps = byte_round_up((p->groups + p->panels - 1) / p->panels, byte_round(kind, p->token_tile, p->tiles));
 	p->whole_x = !byte_wide(kind) || p->k % 64 == 0;
 	p->row_tiles = (p->n + p->tile_rows - 1) / p->tile_rows;
-	if (p->granule && (p->tile_rows / p->granule + 2) * byte_scale_stride(p->groups) * 4 > BYTE_SCALES_MAX)
-		return false;
 	for (p->stages = BYTE_STAGES_MAX; p->stages >= 2; p->stages--) {
 		p->shared_bytes = byte_shared_of(kind, p).end + 1024; /* to begin at a multiple of it */
 		if (p->shared_bytes <= BYTE_SHARED_MAX)

@@ -89,17 +89,13 @@ static inline bool byte_layout_of(const struct weight_desc *parts, uint32_t coun
 	layout.value_bytes = (uint64_t)layout.rows * layout.stride;
 	layout.scale_count = by_group ? (uint64_t)((layout.rows + layout.granule - 1) / layout.granule) * layout.scale_stride :
 	    layout.rows;
-	/* A cut for any number of rows: tiles of 64 rows have the least room, those of 128 rows the most outputs on few blocks. */
 	product.n = layout.rows;
 	product.k = layout.columns;
+	product.rows = 1;
 	product.granule = layout.granule;
 	product.x_scale_stride = parts[0].input == WEIGHT_INPUT_F8_GROUP ? 4 : 0;
-	for (product.rows = 1; product.rows <= BYTE_TOKENS_MAX; product.rows *= 2) {
-		struct byte_product cut = product;
-
-		if (!byte_cut(layout.kind, 1, &cut))
-			return false;
-	}
+	if (!byte_cut(layout.kind, 1, &product)) /* there is one for any number of rows, or none */
+		return false;
 	*ret = layout;
 	return true;
 }

@@ -543,6 +543,27 @@ static void case_refused(void)
 			}
 }
 
+/* Scales of few rows and of many inputs: what has a cut for one row on one multiprocessor has one for all. */
+static void case_many_scales(void)
+{
+	for (uint32_t granule = 8; granule <= 128; granule *= 2)
+		for (uint32_t k = 1000; k < 130000; k = k * 9 / 8) {
+			struct byte_product p = {};
+			bool                fine;
+
+			p.n = p.rows = 1, p.k = k, p.granule = granule, p.x_scale_stride = 4;
+			fine = byte_cut(BYTE_F8, 1, &p);
+			for (uint32_t n = 8; n < 60000; n = n * 7 / 5)
+				for (uint32_t rows = 1; rows < 3000; rows = rows * 3)
+					for (uint32_t processors = 1; processors < 200; processors = processors * 11 / 2 + 3) {
+						p.n = n, p.rows = rows, p.x_scale_stride = (rows + 3) / 4 * 4;
+						CHECK(byte_cut(BYTE_F8, processors, &p) == fine && (!fine || ((p.tile_rows / granule + 2) *
+						    byte_scale_stride(p.groups) * 4 <= BYTE_SCALES_MAX && (uint64_t)p.row_tiles * p.tile_rows >= n)),
+						    "scales of %u rows, %u × %u, %u rows on %u multiprocessors", granule, n, k, rows, processors);
+					}
+		}
+}
+
 int main(void)
 {
 	SKIP_UNDER_THREAD_SANITIZER;
@@ -557,6 +578,7 @@ int main(void)
 		case_rounding<__nv_bfloat16, true>("bfloat16 to int8, fixed", 8, 129, false, 0.5f, seed);
 	}
 	case_refused();
+	case_many_scales();
 	case_layouts();
 	for (int kind = 0; kind < 4; kind++) {
 		enum byte_kind k = (enum byte_kind)kind;
