@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CHUNK_LEAST = 256 << 10, CHUNKS_OF_A_LANE = 4 };
+enum { CHUNK_LEAST = 1 << 20, CHUNKS_OF_A_LANE = 4 };
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
