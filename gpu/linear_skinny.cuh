@@ -326,7 +326,7 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 {
 	uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4, stage = 0, parity = 0;
 	uint32_t tiles = (a.pitch + SKINNY_TILE - 1) / SKINNY_TILE;
-	uint32_t panel_bytes = a.pitch * SKINNY_PANEL_BYTES, ring_at = shared_address(ring);
+	uint32_t ring_at = shared_address(ring);
 	float    acc[TILES][TOKENS / 2];
 	uint32_t tile_at[TILES];
 
@@ -345,18 +345,27 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 			for (int i = 0; i < TOKENS / 2; i++)
 				acc[j][i] = 0;
 		for (uint32_t step = 0; step < a.steps; step++) {
-			uint32_t w = ring_at + stage * a.stage_bytes, x = w + a.weight_bytes;
+			/* By way of lane 0: what the compiler knows to be the same in all lanes it keeps in uniform registers, where wgmma
+			 * wants its descriptors.  Moves for each wgmma took longer than a wgmma of few tokens. */
+			uint32_t at = ring_at + stage * a.stage_bytes, x_at = __shfl_sync(~0u, at + a.weight_bytes, 0);
+			uint64_t w[TILES], x = wgmma_descriptor(x_at, 16, 1024, SWIZZLE_128);
 
+#pragma unroll
+			for (int j = 0; j < TILES; j++)
+				w[j] = wgmma_descriptor(__shfl_sync(~0u, at + tile_at[j], 0), 16, 1024, SWIZZLE_128);
 			barrier_wait(&full[stage], parity);
 			wgmma_fence();
+#pragma unroll (TILES == 1 ? 4 : 1)
 			for (uint32_t p = 0; p < a.panels; p++) { /* beyond k lie zeroes; a count that varied would serialise wgmma */
-				wgmma_fence();
 #pragma unroll
 				for (uint32_t i = 0; i < SKINNY_PANEL_BYTES; i += 32)
 #pragma unroll
 					for (int j = 0; j < TILES; j++)
-						wgmma_ss<T, TOKENS>(acc[j], wgmma_descriptor(w + p * panel_bytes + tile_at[j] + i, 16, 1024, SWIZZLE_128),
-						    wgmma_descriptor(x + p * TOKENS * SKINNY_PANEL_BYTES + i, 16, 1024, SWIZZLE_128), 1);
+						wgmma_ss<T, TOKENS>(acc[j], w[j] + i / 16, x + i / 16, 1);
+#pragma unroll
+				for (int j = 0; j < TILES; j++)
+					w[j] += a.pitch * (SKINNY_PANEL_BYTES / 16);
+				x += TOKENS * (SKINNY_PANEL_BYTES / 16);
 			}
 			wgmma_commit();
 			wgmma_wait<1>();
