@@ -104,11 +104,15 @@ struct backend_weight {
 	struct arena_block block;
 	const struct weight_layout *layout;     /* of a matrix */
 	struct byte_matrix byte;                /* with values, DATA is NULL and STRIDE in bytes */
-	struct int4_slab *int4;                 /* where it lies in four bits: DATA is no plain matrix then,
+	struct int4_slab *int4;                 /* where it lies in codes of four or eight bits: DATA is no plain matrix then,
 	    STRIDE that of a decoded one */
+	struct backend_weight **cut;            /* a stack whose parts lie in different ways: CUT_COUNT matrices one below the
+	    other, whose first rows are multiples of CUDA_STRIDE; it has no memory itself then */
+	uint32_t cut_count;
 };
 
-/* Stacks of four-bit weights, where they are to stay so: those that do, those that become 16 bits, why the first of these. */
+/* Weights of formats that slabs have, where they are to stay so: those that do, those that become 16 bits, why the first of
+ * these. */
 struct int4_totals {
 	uint32_t slabs, decoded;
 	char     why[128];

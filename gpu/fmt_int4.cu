@@ -1,6 +1,6 @@
-/* fmt_int4.cu: owns four-bit weights on the device: which stacks lie there as slabs, their way there, and the launches of what
- * fmt_int4.cuh computes.  Invariant: a weight is a slab only with kernels = own and activations of 16 bits; every operation
- * that takes a weight takes slabs too.
+/* fmt_int4.cu: owns weights of four bits, and of eight with scales of 16 or 32 columns, on the device: which lie there as
+ * slabs, their way there, and the launches of what fmt_int4.cuh and fmt_octet.cuh compute.  Invariant: a weight is a slab only
+ * with kernels = own and activations of 16 bits; every operation that takes a weight takes slabs too.
  *
  * Products.  Up to a number of rows that depends on the weight's shape alone (crossover), the slab is multiplied as it is: by
  * mma.sync up to 8 or 16 rows, by wgmma from there on, in one order of sums.  Above, slices of it are decoded into a workspace and
@@ -95,8 +95,8 @@ static cudaError_t place(struct cuda_backend *cuda, struct backend_weight *w, co
 
 	for (uint32_t done = 0, tiles; done < range.tiles; done += tiles) {
 		tiles = range.tiles - done < GRID_Y ? range.tiles - done : (uint32_t)GRID_Y;
-		int4_pack<<<dim3(range.units, tiles), INT4_PACK_THREADS, 0, cuda->stream>>>(*w->int4, *piece, range.first_unit,
-		    range.first_tile + done);
+		(w->int4->eight ? octet_pack : int4_pack)<<<dim3(range.units, tiles), INT4_PACK_THREADS, 0, cuda->stream>>>(*w->int4,
+		    *piece, range.first_unit, range.first_tile + done);
 	}
 	return cudaPeekAtLastError();
 }
@@ -113,6 +113,10 @@ static __global__ void random_kernel(const struct int4_slab w, uint32_t first_ti
 	z = (z ^ z >> 32) * 0xD6E8FEB86659FD93ull;
 	z ^= z >> 32;
 	((uint32_t *)block.words)[threadIdx.x] = (uint32_t)z;
+	if (w.eight) { /* of bytes the root of the mean of squares is 16 times that of nibbles around their middle */
+		((uint32_t *)block.words)[threadIdx.x + INT4_PACK_THREADS] = (uint32_t)(z >> 32) * 0x9E3779B9u;
+		scale /= 16;
+	}
 	if (group >= INT4_UNIT / w.group)
 		return;
 	scale *= 0.75f + (float)(z >> 40) / 33554432.0f;
@@ -127,10 +131,13 @@ static __global__ void random_kernel(const struct int4_slab w, uint32_t first_ti
 		((__nv_bfloat16 *)scales)[at] = __float2bfloat16(scale);
 	} else if (w.scales == INT4_F16) {
 		((__half *)scales)[at] = __float2half(scale);
+	} else if (w.scales == INT4_SIX) {
+		((__half *)scales)[place] = __float2half(scale / 32);
+		scales[2 * INT4_TILE + at] = 32;
 	} else if (w.scales == INT4_F16_PAIR) {
-		((__half2 *)scales)[at] = __floats2half2_rn(scale, -7.5f * scale);
+		((__half2 *)scales)[at] = __floats2half2_rn(scale, w.eight ? 0 : -7.5f * scale);
 	} else {
-		((__half2 *)scales)[place] = __floats2half2_rn(scale / 32, 7.5f * scale / 32);
+		((__half2 *)scales)[place] = __floats2half2_rn(scale / 32, w.eight ? 0 : 7.5f * scale / 32);
 		scales[4 * INT4_TILE + 2 * at] = scales[4 * INT4_TILE + 2 * at + 1] = 32;
 	}
 }
@@ -148,12 +155,16 @@ static enum status fill(struct cuda_backend *cuda, struct backend_weight *w)
 	return cuda_launched(cuda, "random weights");
 }
 
-const struct weight_layout layout_int4 = { "four bits", INT4_TILE, INT4_UNIT, takes, bytes, set, place, NULL, fill };
+const struct weight_layout layout_int4 = { "slab", INT4_TILE, INT4_UNIT, takes, bytes, set, place, NULL, fill };
 
-/* Values of four bits, whatever becomes of them. */
-static bool is_four_bits(const struct weight_desc *w)
+/* Values of formats that slabs have, whatever becomes of them. */
+static bool is_for_slabs(const struct weight_desc *w)
 {
-	return w->format == WEIGHT_I4 || w->format == WEIGHT_Q4_0 || w->format == WEIGHT_Q4_1 || w->format == WEIGHT_Q4_K;
+	switch (w->format) {
+	case WEIGHT_I4: case WEIGHT_Q4_0: case WEIGHT_Q4_1: case WEIGHT_Q4_K: case WEIGHT_Q5_0: case WEIGHT_Q5_1: case WEIGHT_Q5_K:
+	case WEIGHT_Q6_K: case WEIGHT_Q8_0: return true;
+	default: return false;
+	}
 }
 
 void int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const struct weight_desc *parts, uint32_t count)
@@ -164,7 +175,7 @@ void int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const 
 
 	if (w->int4)
 		cuda->int4.slabs++;
-	if (w->int4 || !is_four_bits(&parts[0]) || cuda->kernels != KERNELS_OWN)
+	if (w->int4 || !is_for_slabs(&parts[0]) || cuda->kernels != KERNELS_OWN)
 		return;
 	why = choose_slab(cuda, parts, count, &slab, &order);
 	free(order);
@@ -201,7 +212,7 @@ template <class T> static enum status multiply(struct cuda_backend *cuda, struct
 		    (t->rows + rows - 1) / rows), dim3(threads), shared, inputs, *t);
 	};
 
-	return wide ? int4_wide_instance<T>(*t, run) : int4_instance<T>(*t, run);
+	return wide ? int4_wide_instance<T>(*t, run) : t->w.eight ? octet_instance<T>(*t, run) : int4_instance<T>(*t, run);
 }
 
 /* The slab in slices, each decoded and multiplied by cuBLASLt. */
@@ -219,8 +230,8 @@ template <class T> static enum status multiply_decoded(struct cuda_backend *cuda
 		slice.columns = slab->columns;
 		slice.stride = stride;
 		slice.data = cuda->scratch.int4;
-		int4_decode<T><<<int4_decode_grid(slice.rows, stride), INT4_DECODE_THREADS, 0, cuda->stream>>>(*slab, first, slice.rows,
-		    (T *)slice.data, stride);
+		(slab->eight ? octet_decode<T> : int4_decode<T>)<<<int4_decode_grid(slice.rows, stride), INT4_DECODE_THREADS, 0,
+		    cuda->stream>>>(*slab, first, slice.rows, (T *)slice.data, stride);
 		status = cuda_launched(cuda, "decoding a weight");
 		if (!status)
 			status = linear_run(cuda, &slice, x, x_stride, rows, (char *)y + (size_t)first * (to_float ? sizeof(float) : sizeof(T)),

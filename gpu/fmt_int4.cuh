@@ -29,6 +29,8 @@
  * the other, where a panel is small in two halves.  k_warps is a property of the weight's shape.  That a group's sum has the same
  * bits by mma.sync and by wgmma (fmt_int4_wide.cuh) is a fact about sm_90 that tests/gpu/invariance checks.
  *
+ * Slabs whose codes have eight bits share all of this but words and codes: fmt_octet.cuh.
+ *
  * Columns may lie in another order than in the file (GPTQ with act-order): `order` says which column of the input a column of
  * the slab multiplies, and the input is brought into that order first. */
 #ifndef PENSTOCK_GPU_FMT_INT4_CUH
@@ -58,7 +60,8 @@ enum {
 };
 
 enum int4_scales {
-	INT4_F16, INT4_BF16, INT4_F32, /* s · (q − z) */
+	INT4_F16, INT4_BF16, INT4_F32, /* s · (q − z); of eight bits s · q, as all */
+	INT4_SIX,                      /* s · q: half d of the super-block, and signed bytes a: s = d · a */
 	INT4_F16_PAIR,                 /* s, o as halves */
 	INT4_K                         /* halves d, m of the super-block, and bytes a, b: s = d · a, o = −m · b */
 };
@@ -67,10 +70,11 @@ struct int4_slab {
 	uint8_t       *data;
 	const int32_t *order;       /* [columns]; NULL: as in the file */
 	uint32_t rows, columns;
-	uint32_t group;             /* 32 or 128 columns have a scale */
+	uint32_t group;             /* 32 or 128 columns have a scale; of eight bits 16 or 32 */
 	uint32_t panels;
 	enum int4_scales scales;
 	int      zeros;             /* they are stored */
+	int      eight;             /* codes of eight bits, else of four */
 };
 
 /* ---- Where things lie ---- */
@@ -79,12 +83,13 @@ __host__ __device__ static inline uint32_t int4_tiles(const struct int4_slab &w)
 __host__ __device__ static inline uint32_t int4_units(const struct int4_slab &w) { return (w.columns + INT4_UNIT - 1) / INT4_UNIT; }
 __host__ __device__ static inline int int4_has_offsets(const struct int4_slab &w) { return w.scales >= INT4_F16_PAIR; }
 
-/* Bytes of a tile's scales, and of its zeros, in a unit. */
+/* Bytes of a tile's codes, of its scales, and of its zeros, in a unit. */
+__host__ __device__ static inline uint32_t int4_code_bytes(const struct int4_slab &w) { return INT4_WORDS_BYTES << !!w.eight; }
 __host__ __device__ static inline uint32_t int4_scale_bytes(const struct int4_slab &w)
 {
 	uint32_t groups = INT4_UNIT / w.group;
 
-	return w.scales == INT4_K ? INT4_TILE * (4 + 2 * groups) :
+	return w.scales == INT4_K ? INT4_TILE * (4 + 2 * groups) : w.scales == INT4_SIX ? INT4_TILE * (2 + groups) :
 	    INT4_TILE * groups * (w.scales == INT4_F32 || w.scales == INT4_F16_PAIR ? 4 : 2);
 }
 __host__ __device__ static inline uint32_t int4_zero_bytes(const struct int4_slab &w)
@@ -93,7 +98,7 @@ __host__ __device__ static inline uint32_t int4_zero_bytes(const struct int4_sla
 }
 __host__ __device__ static inline uint32_t int4_tile_bytes(const struct int4_slab &w)
 {
-	return INT4_WORDS_BYTES + int4_scale_bytes(w) + int4_zero_bytes(w);
+	return int4_code_bytes(w) + int4_scale_bytes(w) + int4_zero_bytes(w);
 }
 __host__ __device__ static inline uint64_t int4_bytes(const struct int4_slab &w)
 {
@@ -127,7 +132,7 @@ struct int4_block {
 };
 __host__ __device__ static inline struct int4_block int4_block_in(const struct int4_slab &w, const uint8_t *block)
 {
-	const uint8_t *scales = block + INT4_WORDS_BYTES;
+	const uint8_t *scales = block + int4_code_bytes(w);
 
 	return { block, scales, scales + int4_scale_bytes(w) };
 }
@@ -158,6 +163,11 @@ template <bool OFFSETS> __device__ static inline void int4_scales_of(const struc
 	if (!OFFSETS && w.scales == INT4_F32) {
 		s[0] = __uint_as_float(words[at]);
 		s[1] = __uint_as_float(words[at + 1]);
+	} else if (!OFFSETS && w.scales == INT4_SIX) {
+		const uint8_t *bytes = scales + 2 * INT4_TILE + at;
+
+		s[0] = int4_from_half(words[place / 2]) * (float)(int8_t)bytes[0];
+		s[1] = int4_from_half(words[place / 2] >> 16) * (float)(int8_t)bytes[1];
 	} else if (!OFFSETS) {
 		uint32_t pair = words[at / 2];
 		bool     half = w.scales == INT4_F16;
@@ -217,13 +227,22 @@ __device__ static inline void int4_pack_scale(const struct int4_slab &slab, cons
 
 	switch (p.format) {
 	case WEIGHT_Q4_0: halves[at] = (uint16_t)decode_u16(decode_block(p, row, column, 32, 18)); return;
+	case WEIGHT_Q5_0: halves[at] = (uint16_t)decode_u16(decode_block(p, row, column, 32, 22)); return;
+	case WEIGHT_Q8_0: halves[at] = (uint16_t)decode_u16(decode_block(p, row, column, 32, 34)); return;
 	case WEIGHT_Q4_1:
-		from = decode_block(p, row, column, 32, 20);
+	case WEIGHT_Q5_1:
+		from = decode_block(p, row, column, 32, p.format == WEIGHT_Q4_1 ? 20 : 24);
 		halves[2 * at] = (uint16_t)decode_u16(from);
 		halves[2 * at + 1] = (uint16_t)decode_u16(from + 2);
 		return;
+	case WEIGHT_Q6_K:
+		from = decode_block(p, row, column, 256, 210);
+		halves[place] = (uint16_t)decode_u16(from + 208);
+		((uint8_t *)block.scales)[2 * INT4_TILE + at] = from[192 + column % 256 / 16];
+		return;
 	case WEIGHT_Q4_K:
-		from = decode_block(p, row, column, 256, 144);
+	case WEIGHT_Q5_K:
+		from = decode_block(p, row, column, 256, p.format == WEIGHT_Q4_K ? 144 : 176);
 		halves[2 * place] = (uint16_t)decode_u16(from);
 		halves[2 * place + 1] = (uint16_t)decode_u16(from + 2);
 		from += 4;
@@ -368,6 +387,8 @@ static inline dim3 int4_decode_grid(uint32_t rows, uint32_t stride)
 	return dim3((stride + columns - 1) / columns, (rows + INT4_TILE - 1) / INT4_TILE);
 }
 
+__device__ static inline float octet_value(const struct int4_slab &w, uint32_t row, uint32_t column);
+
 /* Row OFFSET + INDEX[i], or OFFSET alone without an index, or row 0 for those that are not there: in the file's order, rounded to
  * T as if the weight were, at TO + i · STRIDE, or added to what is there.  A block a row. */
 template <class T, class Y> __global__ void __launch_bounds__(256) int4_rows(const struct int4_slab w, const int32_t *index,
@@ -379,7 +400,7 @@ template <class T, class Y> __global__ void __launch_bounds__(256) int4_rows(con
 	for (uint32_t k = threadIdx.x; k < w.columns; k += blockDim.x) {
 		Y *at = to + (size_t)blockIdx.x * stride + (w.order ? (uint32_t)w.order[k] : k);
 
-		float value = to_float(from_float<T>(int4_value(w, row, k)));
+		float value = to_float(from_float<T>(w.eight ? octet_value(w, row, k) : int4_value(w, row, k)));
 
 		*at = from_float<Y>(add ? to_float(*at) + value : value);
 	}
@@ -412,11 +433,12 @@ static inline bool int4_is_small(const struct int4_slab *w)
 /* The fewest tiles after each other; of equals those with most tiles to a warp, which share what is loaded of the input. */
 static inline struct int4_split int4_split_of(const struct int4_slab *w)
 {
-	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w), most = int4_has_offsets(*w) ? 2 : INT4_EACH_MAX;
+	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w);
+	uint32_t          most = int4_has_offsets(*w) || w->eight ? 2 : INT4_EACH_MAX;
 	uint32_t          warps = int4_is_small(w) ? INT4_WARPS / 2 : INT4_WARPS;
 	struct int4_split best = {};
 
-	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets leave registers for two tiles */
+	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets, and 32 rows, leave registers for two tiles */
 		struct int4_split split = { each, (tiles + each - 1) / each, 0 };
 
 		if (split.row_warps > warps)
@@ -742,9 +764,23 @@ template <class T> __device__ static inline void int4_store(const struct int4_ta
 	}
 }
 
-/* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block; EACH tiles a warp, at least the split's. */
-template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS> __global__ void __launch_bounds__(INT4_THREADS, 1) int4_multiply(
-    const __grid_constant__ tensor_map inputs, const __grid_constant__ struct int4_task t)
+template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void octet_unit(const struct int4_task &t,
+    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4]);
+
+/* The same by the slab's kind. */
+template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, bool EIGHT> __device__ static inline void int4_any_unit(
+    const struct int4_task &t, const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4])
+{
+	if constexpr (EIGHT)
+		octet_unit<T, ROWS, COUNT, GROUP, OFFSETS>(t, unit, block, x, lane, sums);
+	else
+		int4_unit<T, ROWS, COUNT, GROUP, OFFSETS>(t, unit, block, x, lane, sums);
+}
+
+/* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block, of EIGHT bits ≤ 32; EACH tiles a warp, at least the split's. */
+template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = false> __global__ void
+    __launch_bounds__(INT4_THREADS, 1) int4_multiply(const __grid_constant__ tensor_map inputs,
+        const __grid_constant__ struct int4_task t)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	constexpr int  TILES = ROWS / 8, SIDE = TILES > 1 ? 1 : EACH; /* side by side: as registers allow */
@@ -799,9 +835,9 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS> __global__ void 
 
 #pragma unroll
 				for (int r = 0; r + SIDE <= EACH; r += SIDE)
-					int4_unit<T, ROWS, SIDE, GROUP, OFFSETS>(t, weights, &block[r], x, lane, &sums[r]);
+					int4_any_unit<T, ROWS, SIDE, GROUP, OFFSETS, EIGHT>(t, weights, &block[r], x, lane, &sums[r]);
 				if constexpr (EACH % SIDE != 0)
-					int4_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS>(t, weights, &block[EACH / SIDE * SIDE], x, lane,
+					int4_any_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS, EIGHT>(t, weights, &block[EACH / SIDE * SIDE], x, lane,
 					    &sums[EACH / SIDE * SIDE]);
 			}
 			__syncwarp();
@@ -877,5 +913,7 @@ template <class T, class L> static inline auto int4_instance(const struct int4_t
 {
 	return t.rows <= 8 ? int4_instance_of<T, 8>(t, launch) : int4_instance_of<T, 16>(t, launch);
 }
+
+#include "gpu/fmt_octet.cuh"
 
 #endif

@@ -320,10 +320,10 @@ template <class T, int ROWS, int EACH, int GROUPS, bool HALVES, bool SHARES, int
 #endif
 }
 
-/* Whether it multiplies W: offsets would take sums of the inputs beside the others. */
+/* Whether it multiplies W: offsets would take sums of the inputs beside the others, and codes have four bits. */
 static inline bool int4_wide_takes(const struct int4_slab *w)
 {
-	return !int4_has_offsets(*w);
+	return !int4_has_offsets(*w) && !w->eight;
 }
 /* And whether it is the faster one for ROWS. */
 static inline bool int4_wide_suits(const struct int4_slab *w, uint32_t rows)

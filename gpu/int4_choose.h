@@ -1,4 +1,4 @@
-/* int4_choose.h: which stacks of stored weights lie on the device in four bits, and how.  Host code, without values: only the
+/* int4_choose.h: which stacks of stored weights lie on the device as slabs, and how.  Host code, without values: only the
  * index of act-order is read.  Parts were checked by weight_check. */
 #ifndef PENSTOCK_GPU_INT4_CHOOSE_H
 #define PENSTOCK_GPU_INT4_CHOOSE_H
@@ -56,6 +56,11 @@ static inline const char *int4_choose_part(const struct weight_desc *w, struct i
 	case WEIGHT_Q4_0: ret->scales = INT4_F16; ret->group = 32; return NULL;
 	case WEIGHT_Q4_1: ret->scales = INT4_F16_PAIR; ret->group = 32; return NULL;
 	case WEIGHT_Q4_K: ret->scales = INT4_K; ret->group = 32; return NULL;
+	case WEIGHT_Q5_0:
+	case WEIGHT_Q8_0: ret->scales = INT4_F16; ret->group = 32; ret->eight = 1; return NULL;
+	case WEIGHT_Q5_1: ret->scales = INT4_F16_PAIR; ret->group = 32; ret->eight = 1; return NULL;
+	case WEIGHT_Q5_K: ret->scales = INT4_K; ret->group = 32; ret->eight = 1; return NULL;
+	case WEIGHT_Q6_K: ret->scales = INT4_SIX; ret->group = 16; ret->eight = 1; return NULL;
 	case WEIGHT_I4: break;
 	default: return "its format has no kernel";
 	}
@@ -92,7 +97,7 @@ static inline const char *int4_choose(const struct weight_desc *parts, uint32_t 
 		int32_t         *order;
 
 		why = int4_choose_part(&parts[i], &part, &order);
-		if (!why && i > 0 && (part.scales != ret->scales || !order != !*ret_order ||
+		if (!why && i > 0 && (part.scales != ret->scales || part.eight != ret->eight || !order != !*ret_order ||
 		    (order && memcmp(order, *ret_order, parts[0].columns * sizeof *order) != 0)))
 			why = "its parts are stored in different ways";
 		if (!why && i == 0) {

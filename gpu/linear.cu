@@ -497,6 +497,21 @@ static struct plan *find_plan(struct cuda_backend *cuda, const struct backend_we
 	return NULL;
 }
 
+/* The matrices of a stack that is cut, each to its columns of Y. */
+static enum status run_cut(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
+    uint32_t rows, void *y, uint32_t y_stride, int to_float)
+{
+	size_t      element = to_float ? sizeof(float) : element_bytes(cuda);
+	char       *to = (char *)y;
+	enum status status = STATUS_OK;
+
+	for (uint32_t i = 0; i < w->cut_count && !status; i++) {
+		status = linear_run(cuda, w->cut[i], x, x_stride, rows, to, y_stride, to_float);
+		to += w->cut[i]->rows * element;
+	}
+	return status;
+}
+
 enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
     uint32_t rows, void *y, uint32_t y_stride, int to_float)
 {
@@ -507,6 +522,8 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 
 	if (rows == 0)
 		return STATUS_OK;
+	if (w->cut)
+		return run_cut(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	if (w->byte.values)
 		return byte_run(cuda, w, NULL, x, x_stride, rows, y, y_stride, to_float);
 	if (w->int4)
@@ -569,7 +586,7 @@ static const char *upload_note(struct cuda_backend *cuda)
 		size_t length = strlen(cuda->linear->note);
 
 		snprintf(cuda->linear->note + length, sizeof cuda->linear->note - length,
-		    "; of four bits %u stay so, %u became 16 bits%s%s",
+		    "; of four to eight bits in groups %u stay so, %u became 16 bits%s%s",
 		    cuda->int4.slabs, cuda->int4.decoded, cuda->int4.decoded ? ", the first one " : "", cuda->int4.why);
 	}
 	return cuda->linear->note;
@@ -750,7 +767,7 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 	if ((way >= WAY_FIRST_VARIANT && !count) || ((w->byte.values || w->int4) && way >= WAY_FIRST_VARIANT))
 		return STATUS_NOT_FOUND;
 	if (w->int4 && way < 2)
-		snprintf(words, BACKEND_WAY_MAX, "four bits%s", dependent ? ", dependent" : "");
+		snprintf(words, BACKEND_WAY_MAX, "slab%s", dependent ? ", dependent" : "");
 	else if (w->byte.values && way < 2)
 		snprintf(words, BACKEND_WAY_MAX, "bytes%s", dependent ? ", dependent" : "");
 	else if (way == 2)
@@ -795,7 +812,7 @@ enum status cuda_linear(struct backend *b, const struct backend_weight *w, const
 	const void          *input = from->data;
 	enum status          status;
 
-	if (!cuda->step.batch || (!w->data && !w->byte.values) || w->columns != from->width || w->rows != to->width ||
+	if (!cuda->step.batch || w->vector || w->columns != from->width || w->rows != to->width ||
 	    cuda->step.rows > from->rows ||
 	    cuda->step.rows > to->rows || (bias && (!bias->vector || bias->columns != w->rows)))
 		return STATUS_INVALID;
@@ -909,7 +926,7 @@ enum status cuda_logits(struct backend *b, struct activation *x, const struct ac
 	uint32_t             rows = cuda->step.logit_rows;
 	enum status          status;
 
-	if (!cuda->step.batch || !norm->vector || (!w->data && !w->byte.values) || norm->columns != from->width || w->columns !=
+	if (!cuda->step.batch || !norm->vector || w->vector || norm->columns != from->width || w->columns !=
 	    from->width ||
 	    from->width > cuda->scratch.limits.width || w->rows > cuda->scratch.limits.vocab ||
 	    (residual && residual->width != from->width))

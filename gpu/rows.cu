@@ -18,6 +18,8 @@ enum status cuda_embed(struct backend *b, const struct backend_weight *w, struct
 	for (uint32_t r = 0; r < step->batch->rows; r++)
 		if (step->batch->tokens[r] >= 0 && (uint32_t)step->batch->tokens[r] >= w->rows)
 			return STATUS_INVALID;
+	if (w->cut)
+		return STATUS_UNSUPPORTED;
 	rows_written(to);
 	if (cuda->dtype != DTYPE_F32 && to->width == cuda->scratch.limits.stream)
 		to->wide = cuda->scratch.stream;
@@ -51,6 +53,8 @@ enum status cuda_embed_add(struct backend *b, const struct backend_weight *w, en
 		if (at < 0 || at >= w->rows)
 			return STATUS_INVALID;
 	}
+	if (w->cut)
+		return STATUS_UNSUPPORTED;
 	if (!to->wide && rows_settle(cuda, to))
 		return cuda->fault;
 	if (w->byte.values)

@@ -3,7 +3,10 @@
  * holds every value its parts describe by the time the compute stream reads it.
  *
  * In the layout of rows a matrix lies as the model means it, in the backend's type, rows of inputs padded to whole 16 bytes.
- * What is stored in fewer bits than the type is decoded on the way; float32 is rounded. */
+ * What is stored in fewer bits than the type is decoded on the way; float32 is rounded.
+ *
+ * A stack whose parts are stored in different ways, so that no layout but that of rows takes all of it, is cut: neighbours that
+ * lie in one way are a matrix, and the stack is these matrices one below the other (cut_of). */
 #include "base/clock.h"
 #include "gpu/decode.cuh"
 #include "gpu/types.cuh"
@@ -111,10 +114,53 @@ static const struct weight_layout *layout_of(const struct cuda_backend *cuda, co
 	return layouts[i];
 }
 
+/* ---- Cut stacks ---- */
+
+/* How many parts, from the first on, lie in one matrix. */
+static uint32_t run_of(const struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count)
+{
+	const struct weight_layout *layout = layout_of(cuda, parts, 1);
+	uint32_t                    n = 1;
+
+	if (layout_of(cuda, parts, count) != &layout_rows)
+		return count;
+	while (n < count && layout_of(cuda, parts + n, 1) == layout && layout_of(cuda, parts, n + 1) == layout)
+		n++;
+	return n;
+}
+
+/* Into how many matrices a stack is cut; 1: it is not.  Each product writes its columns of the output: these begin at multiples
+ * of 16 bytes. */
+static uint32_t cut_of(const struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count)
+{
+	uint32_t ret = 0;
+	uint64_t rows = 0;
+
+	if (parts[0].rows == 1 || parts[0].input != WEIGHT_INPUT_FLOAT || cuda->kernels != KERNELS_OWN || cuda->dtype == DTYPE_F32)
+		return 1;
+	for (uint32_t first = 0, end; first < count; first = end, ret++) {
+		if (rows % CUDA_STRIDE)
+			return 1;
+		end = first + run_of(cuda, parts + first, count - first);
+		for (uint32_t i = first; i < end; i++)
+			rows += parts[i].rows;
+	}
+	return ret;
+}
+
 static uint64_t bytes_of(const struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count)
 {
 	uint64_t values = 0;
+	uint32_t run;
 
+	if (cut_of(cuda, parts, count) > 1) {
+		for (uint64_t bytes = 0;; parts += run, count -= run) {
+			run = run_of(cuda, parts, count);
+			bytes += (layout_of(cuda, parts, run)->bytes(cuda, parts, run) + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+			if (run == count)
+				return bytes;
+		}
+	}
 	if (parts[0].rows > 1)
 		return layout_of(cuda, parts, count)->bytes(cuda, parts, count);
 	for (uint32_t i = 0; i < count; i++)
@@ -195,8 +241,8 @@ static void note_widened(struct cuda_backend *cuda, const struct backend_weight 
 		snprintf(totals->first_widened, sizeof totals->first_widened, "%.60s, %s", part->name, weight_format_name(part->format));
 }
 
-/* Takes the memory of a weight. */
-static enum status make_weight(struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count,
+/* Takes the memory of a weight that is not cut. */
+static enum status make_whole(struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count,
     struct backend_weight **ret, struct error *error)
 {
 	struct backend_weight *w = (struct backend_weight *)calloc(1, sizeof *w);
@@ -246,29 +292,83 @@ static enum status make_weight(struct cuda_backend *cuda, const struct weight_de
 	return STATUS_OK;
 }
 
+/* Brings the values of a weight that is not cut. */
+static enum status load_whole(struct cuda_backend *cuda, struct backend_weight *w, const struct weight_desc *parts, uint32_t count,
+    struct error *error)
+{
+	if (w->vector)
+		return load_vectors(cuda, parts, count, w->vector, error);
+	/* the device decodes where its own kernels are wanted: it has not done so yet */
+	return cuda->kernels == KERNELS_LIBRARY && w->layout == &layout_rows ? load_host_matrix(cuda, w, parts, count, error) :
+	    load_matrix(cuda, w, parts, count, error);
+}
+
+static enum status fill_whole(struct cuda_backend *cuda, struct backend_weight *w, struct error *error)
+{
+	enum status status = w->vector ? rows_random(cuda, w->vector, w->columns, 0, (uint64_t)(uintptr_t)w->vector) :
+	    w->layout->random(cuda, w);
+
+	if (status && error)
+		*error = cuda->fault_error;
+	return status;
+}
+
+/* A weight with its values: those of PARTS, or with DUMMY random ones. */
+static enum status make_weight(struct cuda_backend *cuda, const struct weight_desc *parts, uint32_t count, bool dummy,
+    struct backend_weight **ret, struct error *error)
+{
+	uint32_t               cut = cut_of(cuda, parts, count), first = 0;
+	struct backend_weight *w = NULL;
+	enum status            status = STATUS_OK;
+
+	if (cut == 1) {
+		status = make_whole(cuda, parts, count, &w, error);
+		if (status)
+			return status;
+		status = dummy ? fill_whole(cuda, w, error) : load_whole(cuda, w, parts, count, error);
+	} else {
+		w = (struct backend_weight *)calloc(1, sizeof *w);
+		if (w)
+			w->cut = (struct backend_weight **)calloc(cut, sizeof(struct backend_weight *));
+		if (!w || !w->cut) {
+			free(w);
+			return error_set(error, STATUS_NOMEM, "%s: out of memory", parts[0].name);
+		}
+		w->columns = (uint32_t)parts[0].columns;
+		w->input = parts[0].input;
+		for (uint32_t run; first < count && !status; first += run) {
+			struct backend_weight *part;
+
+			run = run_of(cuda, parts + first, count - first);
+			status = make_weight(cuda, parts + first, run, dummy, &part, error);
+			if (status)
+				break;
+			w->cut[w->cut_count++] = part;
+			w->rows += part->rows;
+			w->bytes += part->bytes;
+		}
+	}
+	if (status) {
+		cudaStreamSynchronize(cuda->copies);
+		cuda_weight_free(&cuda->base, w);
+		return status;
+	}
+	*ret = w;
+	return STATUS_OK;
+}
+
 enum status cuda_weight_load(struct backend *b, const struct weight_desc *parts, uint32_t count,
     struct backend_weight **ret, struct error *error)
 {
 	struct cuda_backend   *cuda = cuda_of(b);
 	struct backend_weight *w;
-	uint64_t               begin;
+	uint64_t               begin = clock_now_ns();
 	enum status            status = check_parts(parts, count, true, error);
 
 	if (!status)
-		status = make_weight(cuda, parts, count, &w, error);
+		status = make_weight(cuda, parts, count, false, &w, error);
 	if (status)
 		return status;
-	begin = clock_now_ns();
-	if (w->vector)
-		status = load_vectors(cuda, parts, count, w->vector, error);
-	else /* the device decodes where its own kernels are wanted: it has not done so yet */
-		status = cuda->kernels == KERNELS_LIBRARY && w->layout == &layout_rows ? load_host_matrix(cuda, w, parts, count, error) :
-		    load_matrix(cuda, w, parts, count, error);
-	if (status) {
-		cudaStreamSynchronize(cuda->copies);
-		cuda_weight_free(b, w);
-		return status;
-	}
 	for (uint32_t i = 0; i < count; i++)
 		cuda->uploaded.stored_bytes += parts[i].bytes + parts[i].scales.bytes + parts[i].zeros.bytes;
 	cuda->uploaded.sent_bytes += w->bytes;
@@ -311,23 +411,9 @@ const char *cuda_load_words(struct backend *b)
 enum status cuda_weight_dummy(struct backend *b, const struct weight_desc *parts, uint32_t count,
     struct backend_weight **ret, struct error *error)
 {
-	struct cuda_backend   *cuda = cuda_of(b);
-	struct backend_weight *w;
-	enum status            status = check_parts(parts, count, false, error);
+	enum status status = check_parts(parts, count, false, error);
 
-	if (!status)
-		status = make_weight(cuda, parts, count, &w, error);
-	if (status)
-		return status;
-	status = w->vector ? rows_random(cuda, w->vector, w->columns, 0, (uint64_t)(uintptr_t)w->vector) : w->layout->random(cuda, w);
-	if (status) {
-		if (error)
-			*error = cuda->fault_error;
-		cuda_weight_free(b, w);
-		return status;
-	}
-	*ret = w;
-	return STATUS_OK;
+	return status ? status : make_weight(cuda_of(b), parts, count, true, ret, error);
 }
 
 void cuda_weight_free(struct backend *b, struct backend_weight *w)
@@ -338,6 +424,9 @@ void cuda_weight_free(struct backend *b, struct backend_weight *w)
 		return;
 	cudaSetDevice(cuda->device);
 	cudaStreamSynchronize(cuda->stream);
+	for (uint32_t i = 0; i < w->cut_count; i++)
+		cuda_weight_free(b, w->cut[i]);
+	free(w->cut);
 	if (w->next)
 		w->next->previous = w->previous;
 	if (w->previous)

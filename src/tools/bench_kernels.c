@@ -38,7 +38,7 @@ static const char help[] =
     "  --weights KIND     --products, and those of weights of one byte: f8-block (scales and rounded inputs of 128), f8-row\n"
     "                     (of rows), f8 (inputs as they are), i8-row, i8; the library's are those of float8 and int8 then,\n"
     "                     without the rounding of inputs; or of four bits, for which it has none: int4 (groups of 128), q4_0,\n"
-    "                     q4_1, q4_k; --rows may be up to 8192\n"
+    "                     q4_1, q4_k; or of GGUF in eight: q8_0, q5_0, q5_1, q5_k, q6_k; --rows may be up to 8192\n"
     "  --backend NAME, --dtype T, --kernels K, --kv-dtype T, --backend-dir DIR as for bench engine\n";
 
 struct sizes {
@@ -63,7 +63,7 @@ struct kernels {
 	uint64_t              tokens_read; /* of all contexts together */
 };
 
-/* Weights of one byte or four bits, as a checkpoint may have them. */
+/* Weights of one byte or less, as a checkpoint may have them. */
 static const struct weight_kind {
 	const char        *name;
 	enum weight_format format;
@@ -74,7 +74,9 @@ static const struct weight_kind {
 	{ "f8", WEIGHT_F8_E4M3, WEIGHT_INPUT_FLOAT, 128 }, { "i8-row", WEIGHT_I8, WEIGHT_INPUT_I8_TOKEN, 0 },
 	{ "i8", WEIGHT_I8, WEIGHT_INPUT_FLOAT, 0 }, { "int4", WEIGHT_I4, WEIGHT_INPUT_FLOAT, 128 },
 	{ "q4_0", WEIGHT_Q4_0, WEIGHT_INPUT_FLOAT, 0 }, { "q4_1", WEIGHT_Q4_1, WEIGHT_INPUT_FLOAT, 0 },
-	{ "q4_k", WEIGHT_Q4_K, WEIGHT_INPUT_FLOAT, 0 },
+	{ "q4_k", WEIGHT_Q4_K, WEIGHT_INPUT_FLOAT, 0 }, { "q5_0", WEIGHT_Q5_0, WEIGHT_INPUT_FLOAT, 0 },
+	{ "q5_1", WEIGHT_Q5_1, WEIGHT_INPUT_FLOAT, 0 }, { "q5_k", WEIGHT_Q5_K, WEIGHT_INPUT_FLOAT, 0 },
+	{ "q6_k", WEIGHT_Q6_K, WEIGHT_INPUT_FLOAT, 0 }, { "q8_0", WEIGHT_Q8_0, WEIGHT_INPUT_FLOAT, 0 },
 };
 
 enum operation { OP_RMS_NORM, OP_SANDWICH, OP_QKV, OP_ROPE, OP_ATTENTION, OP_OUT, OP_GATE_UP, OP_SILU, OP_DOWN, OP_LOGITS,
@@ -556,7 +558,8 @@ int bench_kernels(int argc, char **argv)
 				kind = strcmp(optarg, weight_kinds[i].name) ? kind : &weight_kinds[i];
 			if (!kind)
 				return tool_usage("bench kernels",
-				    "--weights: f8-block, f8-row, f8, i8-row, i8, int4, q4_0, q4_1 or q4_k is needed");
+				    "--weights: f8-block, f8-row, f8, i8-row, i8, int4, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k or q8_0 is "
+				    "needed");
 			break;
 		case OPTION_KV_DTYPE:
 			if (!model_kv_type(optarg, &kv))

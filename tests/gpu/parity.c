@@ -410,6 +410,8 @@ static void case_stored(struct totals *totals, int dtype)
 	close_pair(&pair);
 }
 
+enum { MIXED_PARTS = 3 };
+
 /* Products with weights of four bits: with kernels = own they stay so. */
 static const struct stored_case four_bits[] = {
 	{ .format = WEIGHT_Q4_0, .rows = 257, .columns = 512 }, { .format = WEIGHT_Q4_1, .rows = 576, .columns = 576 },
@@ -427,25 +429,58 @@ static const struct stored_case four_bits[] = {
 		.block_columns = 128 },
 };
 
-static void case_four_bits(struct totals *totals, int dtype, const struct stored_case *c, uint32_t rows)
+/* Formats of GGUF that lie in eight bits. */
+static const struct stored_case eight_bits[] = {
+	{ .format = WEIGHT_Q8_0, .rows = 257, .columns = 512 }, { .format = WEIGHT_Q5_0, .rows = 576, .columns = 576 },
+	{ .format = WEIGHT_Q5_1, .rows = 100, .columns = 1056 }, { .format = WEIGHT_Q5_K, .rows = 33, .columns = 1536 },
+	{ .format = WEIGHT_Q6_K, .rows = 131, .columns = 768 }, { .format = WEIGHT_Q6_K, .rows = 13000, .columns = 256 },
+	{ .format = WEIGHT_Q8_0, .rows = 24000, .columns = 160 }, { .format = WEIGHT_Q8_0, .rows = 4608, .columns = 1024 },
+};
+
+/* Stacks whose parts are stored in different ways: each keeps its own where its rows begin at multiples of 8. */
+static const struct stored_case mixed[][MIXED_PARTS] = {
+	{ { .format = WEIGHT_Q4_K, .rows = 128, .columns = 512 }, { .format = WEIGHT_Q4_K, .rows = 72, .columns = 512 },
+		{ .format = WEIGHT_Q6_K, .rows = 57, .columns = 512 } },
+	{ { .format = WEIGHT_BF16, .rows = 40, .columns = 256 }, { .format = WEIGHT_Q8_0, .rows = 64, .columns = 256 },
+		{ .format = WEIGHT_Q4_1, .rows = 16, .columns = 256 } },
+	{ { .format = WEIGHT_Q4_0, .rows = 576, .columns = 576 }, { .format = WEIGHT_Q4_1, .rows = 192, .columns = 576 },
+		{ .format = WEIGHT_Q4_0, .rows = 192, .columns = 576 } },
+	{ { .format = WEIGHT_Q4_0, .rows = 20, .columns = 64 }, { .format = WEIGHT_Q4_1, .rows = 21, .columns = 64 },
+		{ .format = WEIGHT_Q8_0, .rows = 5, .columns = 64 } },
+};
+
+/* A product with COUNT parts in a stack. */
+static void case_stack(struct totals *totals, int dtype, const struct stored_case *c, uint32_t count, uint32_t rows)
 {
 	struct random        random = { c->rows * 31 + c->columns * 7 + rows };
 	struct pair          pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = rows, .logit_rows = 1, .vocab = 64,
 	    .width = c->columns, .q_heads = 1, .head_dim = 64 });
-	struct stored_matrix made = stored_make(c, rows);
+	struct stored_matrix made[MIXED_PARTS];
+	struct weight_desc   parts[MIXED_PARTS];
 	struct batch         batch = rows_batch(rows);
-	float               *values = random_values(&random, (size_t)rows * c->columns, 1, 0, dtype);
-	struct both          x = make_activation(&pair, rows, c->columns, values), y = make_activation(&pair, rows, c->rows, NULL), w;
+	/* Scales of all sizes: sums of float16 would not be numbers. */
+	float               *values = random_values(&random, (size_t)rows * c->columns, dtype == F16 ? 1.0f / 64 : 1, 0, dtype);
+	struct both          x = make_activation(&pair, rows, c->columns, values), y, w;
 	struct error         error;
+	uint32_t             width = 0;
 	char                 name[96], label[160];
 
+	for (uint32_t i = 0; i < count; i++) {
+		made[i] = stored_make(&c[i], rows + i);
+		parts[i] = made[i].w;
+		width += c[i].rows;
+	}
+	y = make_activation(&pair, rows, width, NULL);
 	for (int i = 0; i < 2; i++)
-		MUST_SAY(pair.b[i]->ops->weight_load(pair.b[i], &made.w, 1, &w.w[i], &error), error);
-	snprintf(label, sizeof label, "linear %u × %u of %s, %u rows", c->rows, c->columns, stored_name(c, name), rows);
+		MUST_SAY(pair.b[i]->ops->weight_load(pair.b[i], parts, count, &w.w[i], &error), error);
+	snprintf(label, sizeof label, "linear %u × %u of %s%s, %u rows", width, c->columns, stored_name(c, name),
+	    count > 1 ? " and others" : "", rows);
 	BOTH(&pair, step_begin, &batch);
 	BOTH(&pair, linear, w.w[i], NULL, &x.a[i], &y.a[i]);
 	compare(totals, label, &pair, &y, rows);
-	free(values), free(made.bytes);
+	for (uint32_t i = 0; i < count; i++)
+		free(made[i].bytes);
+	free(values);
 	close_pair(&pair);
 }
 
@@ -1074,7 +1109,13 @@ static void run_all(struct totals *totals)
 				case_bytes(totals, dtype, &byte_cases[i], byte_rows[r]);
 		for (size_t i = 0; i < sizeof four_bits / sizeof *four_bits && wanted(totals, "four bits"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
-				case_four_bits(totals, dtype, &four_bits[i], four_bit_rows[r]);
+				case_stack(totals, dtype, &four_bits[i], 1, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof eight_bits / sizeof *eight_bits && wanted(totals, "eight bits"); i++)
+			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
+				case_stack(totals, dtype, &eight_bits[i], 1, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof mixed / sizeof *mixed && wanted(totals, "mixed"); i++)
+			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
+				case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention"); i++)
 			case_attention(totals, dtype, &attention_cases[i], &cache_float);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention, bytes"); i++) {

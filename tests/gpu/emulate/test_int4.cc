@@ -1,5 +1,5 @@
-/* test_int4.cc: four-bit weights as the device computes them, on the host's processor: slabs against the reader of stored
- * formats, bit for bit; products against sums in double; a row's bits against the same row in other company. */
+/* test_int4.cc: slabs of four and eight bits, on the host's processor: their values against the reader of stored formats, bit
+ * for bit; products against sums in double; a row's bits against the same row in other company. */
 #include "expect.h"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
@@ -92,6 +92,9 @@ static void make_i4(struct stored *s, const struct spec *spec, uint64_t n, uint6
 	}
 }
 
+/* Super-blocks with minima. */
+static bool is_k(enum weight_format format) { return format == WEIGHT_Q4_K || format == WEIGHT_Q5_K; }
+
 static void make_blocks(struct stored *s, const struct spec *spec, uint64_t n, uint64_t k)
 {
 	uint32_t columns, bytes;
@@ -100,8 +103,8 @@ static void make_blocks(struct stored *s, const struct spec *spec, uint64_t n, u
 	s->desc.bytes = n * (k / columns) * bytes;
 	uint8_t *data = room(&s->values, s->desc.bytes);
 	for (uint64_t i = 0; i < n * (k / columns); i++, data += bytes) {
-		put_16(data, half_of(scale(spec->size)));
-		if (spec->format != WEIGHT_Q4_0)
+		put_16(data + (spec->format == WEIGHT_Q6_K ? 208 : 0), half_of(scale(spec->size)));
+		if (spec->format == WEIGHT_Q4_1 || spec->format == WEIGHT_Q5_1 || is_k(spec->format))
 			put_16(data + 2, half_of(scale(spec->size) * 4 * uniform()));
 	}
 	s->desc.data = s->values.data();
@@ -179,7 +182,7 @@ static void place(const struct int4_slab *slab, const struct weight_desc *part, 
 		piece.stack_row = stack_row;
 		range = int4_range_of(slab, &piece);
 		expect_runs(emulate(dim3(range.units, range.tiles), INT4_PACK_THREADS, 0, { .seed = seed },
-		    [&] { int4_pack(*slab, piece, range.first_unit, range.first_tile); }));
+		    [&] { (slab->eight ? octet_pack : int4_pack)(*slab, piece, range.first_unit, range.first_tile); }));
 	}
 }
 
@@ -212,7 +215,7 @@ static void check_values(const struct slab *slab, const char *name)
 	std::vector<float> decoded((size_t)rows * stride, NAN), taken((size_t)3 * w.columns, NAN);
 	const int32_t      index[3] = { (int32_t)w.rows - 1, -1, 0 };
 	const char        *error = emulate(int4_decode_grid(rows, stride), INT4_DECODE_THREADS, 0, {}, [&] {
-		int4_decode<float>(w, first, rows, decoded.data(), stride); });
+		(w.eight ? octet_decode<float> : int4_decode<float>)(w, first, rows, decoded.data(), stride); });
 
 	expect(!error, "%s: %s", name, error);
 	for (uint32_t r = 0; r < rows; r++)
@@ -273,7 +276,8 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 		        { (void *)in.data(), in.size() * sizeof(T) } } }, [&] { kernel(map, task); });
 	};
 
-	error = wide_kernel ? int4_wide_instance<T>(task, launch) : int4_instance<T>(task, launch);
+	error = wide_kernel ? int4_wide_instance<T>(task, launch) : task.w.eight ? octet_instance<T>(task, launch) :
+	    int4_instance<T>(task, launch);
 	expect(!error, "%u × %u, %u rows: %s", slab->w.rows, slab->w.columns, rows, error);
 	for (uint32_t r = 0; r < rows; r++) {
 		for (uint32_t n = 0; n < slab->w.rows; n++)
@@ -367,14 +371,20 @@ static const struct spec specs[] = {
 	{ "compressed-tensors, zeros", WEIGHT_I4, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_ROWS, WEIGHT_BF16, 32, 0, 0, 0, 0 },
 	{ "compressed-tensors, int8 zeros", WEIGHT_I4, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_I8, WEIGHT_F32, 32, 0, 0, 0, 0 },
 	{ "compressed-tensors, by row", WEIGHT_I4, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F32, 0, 0, 0, 2, 0 },
+	{ "Q8_0", WEIGHT_Q8_0, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F16, 32, 0, 0, 0, 0 },
+	{ "Q5_0", WEIGHT_Q5_0, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F16, 32, 0, 0, 1, 0 },
+	{ "Q5_1", WEIGHT_Q5_1, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F16, 32, 0, 0, 0, 0 },
+	{ "Q5_K", WEIGHT_Q5_K, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F16, 32, 0, 0, 0, 0 },
+	{ "Q6_K", WEIGHT_Q6_K, WEIGHT_PACKED_COLUMNS, WEIGHT_ZEROS_NONE, WEIGHT_F16, 32, 0, 0, 0, 0 },
 };
+enum { SPEC_Q8_0 = 13, SPEC_Q5_K = 16, SPEC_Q6_K = 17 };
 
 static void test_formats(void)
 {
 	uint64_t seed = 1;
 
 	for (const struct spec &spec : specs) {
-		uint32_t      k = spec.format == WEIGHT_Q4_K ? 512 : spec.group == 32 || !spec.group ? 288 : 320;
+		uint32_t      k = is_k(spec.format) || spec.format == WEIGHT_Q6_K ? 512 : spec.group == 32 || !spec.group ? 288 : 320;
 		uint32_t      n = spec.packing == WEIGHT_PACKED_AWQ ? 56 : 53;
 		struct stored stored;
 		struct slab   slab;
@@ -386,6 +396,8 @@ static void test_formats(void)
 		check_product<__nv_bfloat16>(&slab, spec.name, 3, 2, 1, seed++);
 		check_product<__nv_bfloat16>(&slab, spec.name, 19, 2, 0, seed++);
 		check_product<__half>(&slab, spec.name, 11, 2, 1, seed++);
+		if (slab.w.eight)
+			check_product<__half>(&slab, spec.name, 35, 2, 1, seed++);
 	}
 }
 
@@ -465,6 +477,37 @@ static void test_shapes(void)
 	}
 }
 
+/* The same of eight bits; a stack, and a window of it. */
+static void test_eight(void)
+{
+	static const struct {
+		int      spec;
+		uint32_t rows, columns, blocks;
+	} shapes[] = { { SPEC_Q8_0, 40, 640, 1 }, { SPEC_Q6_K, 72, 512, 1 }, { SPEC_Q5_K, 136, 256, 1 }, { SPEC_Q8_0, 279, 192, 1 },
+		{ SPEC_Q6_K, 1064, 256, 2 } };
+	struct stored a, b, c;
+	struct slab   stack;
+
+	for (const auto &shape : shapes) {
+		const struct spec *spec = &specs[shape.spec];
+		struct stored      stored;
+		struct slab        slab;
+
+		make(&stored, spec, shape.rows, shape.columns, 0, 0);
+		if (!lay(&slab, { stored.desc }, shape.blocks, 3))
+			continue;
+		check_product<__nv_bfloat16>(&slab, spec->name, 2, shape.blocks, 1, shape.rows);
+		check_invariance<__nv_bfloat16>(&slab, spec->name, shape.blocks);
+	}
+	make(&a, &specs[SPEC_Q8_0], 21, 256, 0, 0);
+	make(&b, &specs[SPEC_Q8_0 + 1], 53, 256, 0, 0);
+	make(&c, &specs[SPEC_Q8_0], 41, 352, 11, 96);
+	if (!lay(&stack, { a.desc, b.desc, c.desc }, 4, 9))
+		return;
+	check_values(&stack, "a stack of Q8_0 and Q5_0");
+	check_product<__nv_bfloat16>(&stack, "a stack of Q8_0 and Q5_0", 6, 4, 1, 9);
+}
+
 /* Many orders of events. */
 static void test_orders(void)
 {
@@ -500,9 +543,13 @@ static void test_refusals(void)
 	((int32_t *)d.desc.group_index)[0] ^= 1; /* groups of other sizes than 32 */
 	why = int4_choose(&d.desc, 1, 1, &slab, &order);
 	expect(why && !order, "uneven groups: %s", why ? why : "accepted");
-	d.desc.format = WEIGHT_Q8_0;
+	d.desc.format = WEIGHT_Q3_K;
 	why = int4_choose(&d.desc, 1, 1, &slab, &order);
-	expect(why && strstr(why, "format"), "Q8_0: %s", why ? why : "accepted");
+	expect(why && strstr(why, "format"), "Q3_K: %s", why ? why : "accepted");
+	mixed[1].format = WEIGHT_Q8_0;
+	mixed[0].format = WEIGHT_Q4_0;
+	why = int4_choose(mixed.data(), 2, 1, &slab, &order);
+	expect(why && strstr(why, "different ways"), "Q4_0 beside Q8_0: %s", why ? why : "accepted");
 }
 
 int main(void)
@@ -512,6 +559,7 @@ int main(void)
 	test_ends();
 	test_stack();
 	test_shapes();
+	test_eight();
 	test_orders();
 	test_refusals();
 	return finish("int4");
