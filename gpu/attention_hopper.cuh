@@ -12,12 +12,15 @@
  *      unit         o / l into y if it is the only one, else a partial result (m, l, o)
  *      clerk        counts units of which all has been written: a round trip to L2, while the others are in the next unit
  *      last block of a sequence to arrive: partial results in the order of the context ─► y
+ *      or, of units that are shared, each block of the sequence, when it has done its units: waits for all, its columns ─► y
  *
  * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
  * results together, few registers hold two tiles, and whether a pass has one or two changes no bit.  What is slow (a round trip
  * to memory) has been asked for a unit ahead, or is waited for a unit later; the ring covers what is left.
  *
- * Who arrives last varies, what it computes does not.  Counters return to 0 for the next launch.
+ * A block waits for others only when nothing that they could wait for is left to do, and all blocks of the grid are on the
+ * device together, since each has a multiprocessor to itself.  Who arrives last varies, what it computes does not.
+ * Counters return to 0 for the next launch.
  *
  * Pages lie in the pool as in shared memory, 16-byte chunks of a row swapped by its number (struct cuda_kv, swizzle): whoever
  * writes a row does that, and a page of one head is one contiguous copy without a tensor map.  Of a page that is not full
@@ -43,7 +46,7 @@ enum {
 	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the clerk's */
 	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
 	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
-	HOPPER_UNROLL = 8,                      /* results whose loads are under way, of those that are put together */
+	HOPPER_UNROLL = 4,                      /* results whose loads are under way, of those that are put together */
 	HOPPER_GROUP_MAX = 32                   /* query heads of a KV head */
 };
 static_assert(HOPPER_TOKENS == 2 * ATTENTION_PAGE, "warps 0 to 3 have the first page, the others the second");
@@ -123,37 +126,40 @@ template <class T, int DIM, int TILES> __device__ static inline struct hopper_sh
 	return parts;
 }
 
+/* The first row of the unit's pass. */
+__device__ static inline uint32_t hopper_row_of(const struct attention_unit *unit) { return unit->pass * 16u << unit->wide; }
+
 /* Has the unit rows, for so many heads? */
-template <int TILES> __device__ static inline bool hopper_has_rows(const struct hopper_job *job, const struct attention_unit *unit)
+__device__ static inline bool hopper_has_rows(const struct hopper_job *job, const struct attention_unit *unit)
 {
-	return (uint32_t)unit->pass * 16 * TILES < unit->rows * job->group && unit->head < job->kv_heads;
+	return hopper_row_of(unit) < unit->rows * job->group && unit->head < job->kv_heads;
 }
 
 /* Rows of the pass that are there. */
-template <int TILES> __device__ static inline uint32_t hopper_live(const struct hopper_job *job, const struct attention_unit *unit)
+__device__ static inline uint32_t hopper_live(const struct hopper_job *job, const struct attention_unit *unit)
 {
-	uint32_t left = unit->rows * job->group - (uint32_t)unit->pass * 16 * TILES;
+	uint32_t left = unit->rows * job->group - hopper_row_of(unit), most = 16u << unit->wide;
 
-	return left < 16 * TILES ? left : 16 * TILES;
+	return left < most ? left : most;
 }
 
 /* The block's next unit that has rows; one of no results, if there is none. */
-template <int TILES> __device__ static inline void hopper_next(const struct hopper_job *job, struct attention_unit *unit)
+__device__ static inline void hopper_next(const struct hopper_job *job, struct attention_unit *unit)
 {
 	do {
 		if (unit->next < 0)
 			unit->results = 0;
 		else
 			*unit = job->units[unit->next];
-	} while (unit->results && !hopper_has_rows<TILES>(job, unit));
+	} while (unit->results && !hopper_has_rows(job, unit));
 }
 
-template <int TILES> __device__ static inline struct attention_unit hopper_first(const struct hopper_job *job)
+__device__ static inline struct attention_unit hopper_first(const struct hopper_job *job)
 {
 	struct attention_unit unit = job->units[blockIdx.x];
 
-	if (unit.results && !hopper_has_rows<TILES>(job, &unit))
-		hopper_next<TILES>(job, &unit);
+	if (unit.results && !hopper_has_rows(job, &unit))
+		hopper_next(job, &unit);
 	return unit;
 }
 
@@ -174,7 +180,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 	uint32_t              lane = threadIdx.x % 32, brought = 0;
 	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
 	bool                  waited = false;
-	struct attention_unit unit = hopper_first<TILES>(job), next;
+	struct attention_unit unit = hopper_first(job), next;
 	int32_t               mine, ahead = hopper_blocks(job, &unit, 0);
 
 	for (; unit.results; unit = next) {
@@ -182,7 +188,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_prod
 		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE; /* pages that no row of the step is in */
 
 		next = unit;
-		hopper_next<TILES>(job, &next);
+		hopper_next(job, &next);
 		mine = ahead;
 		for (uint32_t p = 0; p < pages; p++, brought++) {
 			int32_t page;
@@ -315,11 +321,11 @@ template <class T, int DIM, int GROUP> __device__ static inline void hopper_comb
 
 /* What is left to do for a unit whose result is one of several, the HANDED-th of this block: if it was the last to arrive,
  * puts them together. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_finish(const struct hopper_job *job,
+template <class T, int DIM> __device__ static inline void hopper_finish(const struct hopper_job *job,
     const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
 {
 	const struct hopper_row *rows = (const struct hopper_row *)((const char *)unit + 64);
-	uint32_t                 live = hopper_live<TILES>(job, &unit->unit), count = unit->unit.results;
+	uint32_t                 live = hopper_live(job, &unit->unit), count = unit->unit.results;
 	size_t                   step = (size_t)unit->unit.rows * job->partial_heads;
 
 	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
@@ -328,6 +334,132 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_fini
 			hopper_combine<T, DIM, 1>(job, rows + t, live - t, unit->first + t, step, count);
 		else
 			hopper_combine<T, DIM, ATTENTION_GROUP>(job, rows + t, live - t, unit->first + t, step, count);
+}
+
+/* Where the results of a sequence begin, for the unit's head and pass, in rows of heads. */
+__device__ static inline size_t hopper_results(const struct hopper_job *job, const struct attention_unit *unit)
+{
+	return (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + hopper_row_of(unit);
+}
+
+/* Groups of four columns [FROM, END) of the unit's rows, counted through all rows, become y as in hopper_combine; results of a
+ * group of GROUP side by side, at SCRATCH.  By all consumers. */
+template <class T, int DIM> __device__ static inline void hopper_combine_share(const struct hopper_job *job,
+    const struct attention_unit *unit, char *scratch, uint32_t group, uint32_t from, uint32_t end)
+{
+	uint32_t count = unit->results, groups = (count + group - 1) / group, wanted = end - from;
+	size_t   first = hopper_results(job, unit), step = (size_t)unit->rows * job->partial_heads;
+	float4  *x = (float4 *)scratch; /* [groups][wanted] */
+	float2  *sums = (float2 *)(x + wanted * groups);
+	float    a, b;
+
+	for (uint32_t task = threadIdx.x; task < wanted * groups; task += HOPPER_CONSUMERS) {
+		uint32_t j = task / wanted * group, at = from + task % wanted;
+		float4   v[ATTENTION_GROUP];
+		float2   its[ATTENTION_GROUP];
+
+#pragma unroll
+		for (uint32_t n = 0; n < ATTENTION_GROUP; n++)
+			if (n < group && j + n < count) {
+				size_t row = first + (j + n) * step + at / (DIM / 4);
+
+				v[n] = __ldcg((const float4 *)(job->partials + row * DIM + at % (DIM / 4) * 4));
+				its[n] = __ldcg((const float2 *)job->sums + row);
+			}
+#pragma unroll
+		for (uint32_t n = 1; n < ATTENTION_GROUP; n++)
+			if (n < group && j + n < count) {
+				hopper_factors(&its[0].x, its[n].x, &a, &b);
+				its[0].y = hopper_sum(its[0].y, a, its[n].y, b);
+				v[0].x = hopper_sum(v[0].x, a, v[n].x, b);
+				v[0].y = hopper_sum(v[0].y, a, v[n].y, b);
+				v[0].z = hopper_sum(v[0].z, a, v[n].z, b);
+				v[0].w = hopper_sum(v[0].w, a, v[n].w, b);
+			}
+		x[task] = v[0];
+		sums[task] = its[0];
+	}
+	named_barrier_sync(1, HOPPER_CONSUMERS);
+	for (uint32_t at = threadIdx.x; at < wanted; at += HOPPER_CONSUMERS) {
+		uint32_t row = hopper_row_of(unit) + (from + at) / (DIM / 4), query = row / job->group;
+		uint32_t head = unit->head * job->group + row - query * job->group;
+		float4   o = x[at];
+		float2   sum = sums[at];
+		uint2    words;
+		float    part;
+
+#pragma unroll 4
+		for (uint32_t g = 1; g < groups; g++) {
+			float4 v = x[g * wanted + at];
+			float2 its = sums[g * wanted + at];
+
+			hopper_factors(&sum.x, its.x, &a, &b);
+			sum.y = hopper_sum(sum.y, a, its.y, b);
+			o.x = hopper_sum(o.x, a, v.x, b);
+			o.y = hopper_sum(o.y, a, v.y, b);
+			o.z = hopper_sum(o.z, a, v.z, b);
+			o.w = hopper_sum(o.w, a, v.w, b);
+		}
+		part = 1 / sum.y;
+		words.x = pair_of<T>(o.x * part, o.y * part);
+		words.y = pair_of<T>(o.z * part, o.w * part);
+		*(uint2 *)((T *)job->y + (size_t)((uint32_t)unit->first_row + query) * job->y_stride + head * DIM +
+		    (from + at) % (DIM / 4) * 4) = words;
+	}
+}
+
+/* Blocks that wait for each other: where they run one after the other, a block that has been counted and finds all counted is the
+ * last one, and takes all shares. */
+__device__ static inline void hopper_counted(const struct hopper_shared_parts &shared, uint32_t handed)
+{
+#ifndef __CUDA_ARCH__
+	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
+#else
+	(void)shared;
+	(void)handed;
+#endif
+}
+
+/* The block's shares of what its WAITING shared units belong to, after all its units: pages have been read, and their ring is free.
+ * Counters go to twice the number of results: each has arrived, then its block has taken what it wanted. */
+template <class T, int DIM> __device__ static inline void hopper_share(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared, uint32_t waiting)
+{
+	for (struct attention_unit unit = hopper_first(job);; hopper_next(job, &unit)) {
+		uint32_t *counter = (uint32_t *)job->arrived + hopper_results(job, &unit), run = attention_run_own((uint32_t)unit.context);
+		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), from = 0, end = all, group = 1, span = run * ATTENTION_GROUP;
+
+		if (!unit.shared)
+			continue;
+		if (((uint32_t)unit.context + run - 1) / run == unit.results) {
+			group = ATTENTION_GROUP;
+			span = run;
+		}
+#ifdef __CUDA_ARCH__
+		end = (all + unit.results - 1) / unit.results;
+		from = min((uint32_t)unit.begin / span * end, all);
+		end = min(from + end, all);
+		if (threadIdx.x == 0)
+			while (load_acquire(counter) < unit.results)
+				;
+		named_barrier_sync(1, HOPPER_CONSUMERS);
+		hopper_combine_share<T, DIM>(job, &unit, shared.ring, group, from, end);
+		if (threadIdx.x == 0)
+			atomicInc(counter, 2 * unit.results - 1);
+#else
+		bool last = load_acquire(counter) == unit.results;
+
+		(void)span;
+		named_barrier_sync(1, HOPPER_CONSUMERS);
+		if (last)
+			hopper_combine_share<T, DIM>(job, &unit, shared.ring, group, from, end);
+		if (last && threadIdx.x == 0)
+			*counter = 0;
+#endif
+		if (--waiting == 0)
+			break;
+		named_barrier_sync(1, HOPPER_CONSUMERS); /* the ring is free again */
+	}
 }
 
 /* What a warp knows of a unit: all rows' scores of its tokens, and its columns of the results.  m and l are those of rows g and
@@ -346,12 +478,12 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_quer
 	ldmatrix_x4(ret, state->at + (16 * t + lane % 16) * hopper_sizes<T, DIM, TILES>::q_row + (2 * k + lane / 16) * 16);
 }
 
-template <class T, int DIM, int TILES> __device__ static inline void hopper_begin(const char *slot,
+template <class T, int DIM, int TILES> __device__ static inline void hopper_begin(const char *slot, uint32_t q,
     struct hopper_state<DIM, TILES> *state)
 {
 	const struct hopper_row *rows = (const struct hopper_row *)(slot + 64) + threadIdx.x % 32 / 4;
 
-	state->at = shared_address(slot + hopper_sizes<T, DIM, TILES>::q);
+	state->at = q;
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++)
 		for (uint32_t r = 0; r < 2; r++)
@@ -581,9 +713,10 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_stor
 		}
 }
 
-/* The pages of a run as they come; tokens [BEGIN, END).  BROUGHT counts pages of all units. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_run(const struct hopper_shared_parts &shared,
-    struct hopper_state<DIM, TILES> *state, int32_t begin, int32_t end, float scale, uint32_t *brought)
+/* The pages of a run as they come; tokens [BEGIN, END).  BROUGHT counts pages of all units.  TILES is of the
+ * kernel, WIDTH of the pass. */
+template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void hopper_run(const struct hopper_shared_parts &shared,
+    struct hopper_state<DIM, WIDTH> *state, int32_t begin, int32_t end, float scale, uint32_t *brought)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
 	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -591,19 +724,19 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_run(
 	for (int32_t first = begin; first < end; first += HOPPER_TOKENS) {
 		uint32_t count = (uint32_t)(end - first), pages = count > ATTENTION_PAGE ? 2 : 1, own = warp / 4, number = *brought;
 		char    *keys = shared.ring + (number + own) % sizes::stages * 2 * sizes::page;
-		float    s[TILES][2][4];
+		float    s[WIDTH][2][4];
 
 		/* By every warp, every time: none falls a phase behind. */
 		for (uint32_t p = 0; p < pages; p++)
 			barrier_wait(&shared.full[(number + p) % sizes::stages], (number + p) / sizes::stages % 2);
 		*brought += pages;
-		hopper_scores<T, DIM, TILES>(shared, state, own < pages ? shared_address(keys) : 0, first, end, scale, s);
+		hopper_scores<T, DIM, WIDTH>(shared, state, own < pages ? shared_address(keys) : 0, first, end, scale, s);
 		if (own < pages && count < (own + 1) * ATTENTION_PAGE)
 			hopper_clear<T, DIM>(keys + sizes::page, warp % 4, count - own * ATTENTION_PAGE);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-		hopper_weigh<T, DIM, TILES>(shared, state, s);
+		hopper_weigh<T, DIM, WIDTH>(shared, state, s);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-#pragma unroll (TILES == 1 ? 2 : 1)
+#pragma unroll (WIDTH == 1 ? 2 : 1)
 		for (uint32_t p = 0; p < 2; p++) {
 			uint32_t values = shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page);
 
@@ -611,7 +744,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_run(
 				break;
 #pragma unroll
 			for (uint32_t token = 0; token < ATTENTION_PAGE; token += 16 * 128 / DIM)
-				hopper_values<T, DIM, TILES>(shared_address(shared.weights), values, p * ATTENTION_PAGE, token, state);
+				hopper_values<T, DIM, WIDTH>(shared_address(shared.weights), values, p * ATTENTION_PAGE, token, state);
 		}
 		__syncwarp();
 		if (lane == 0)
@@ -620,29 +753,29 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_run(
 	}
 }
 
-template <class T, int DIM, int TILES> __device__ static inline void hopper_consume(const struct hopper_job *job,
+template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void hopper_consume(const struct hopper_job *job,
     const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
 {
 	int32_t first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
-	struct hopper_state<DIM, TILES> state;
+	struct hopper_state<DIM, WIDTH> state;
 
-	hopper_begin<T, DIM, TILES>((const char *)unit, &state);
+	hopper_begin<T, DIM, WIDTH>((const char *)unit, shared_address((const char *)unit + hopper_sizes<T, DIM, TILES>::q), &state);
 	for (int32_t begin = first; begin < last; begin += run) {
 		int32_t end = last - begin < run ? last : begin + run;
 
-		hopper_begin_run<DIM, TILES>(&state);
-		hopper_run<T, DIM, TILES>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
-		hopper_end_run<DIM, TILES>(shared, &state, begin == first, end == last);
+		hopper_begin_run<DIM, WIDTH>(&state);
+		hopper_run<T, DIM, TILES, WIDTH>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
+		hopper_end_run<DIM, WIDTH>(shared, &state, begin == first, end == last);
 	}
-	hopper_store<T, DIM, TILES>(job, unit, &state);
+	hopper_store<T, DIM, WIDTH>(job, unit, &state);
 }
 
 /* All units of the block. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_work(const struct hopper_job *job,
+template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void hopper_work(const struct hopper_job *job,
     const struct hopper_shared_parts &shared)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
-	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0;
+	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0, waiting = 0;
 
 	for (uint32_t number = 0, slot = 0, before = 0;; number++, before = slot, slot = (slot + 1) % HOPPER_SLOTS) {
 		const struct hopper_unit *last = (const struct hopper_unit *)(shared.slots + before * sizes::slot);
@@ -652,23 +785,28 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_work
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
 		results = unit->unit.results;
 		if (results)
-			hopper_consume<T, DIM, TILES>(job, unit, shared, &brought);
+			hopper_consume<T, DIM, TILES, WIDTH>(job, unit, shared, &brought);
 		if (results > 1) {
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&shared.stored[handed % 2]);
 		}
 		if (number > 0) {
-			if (last->unit.results > 1)
-				hopper_finish<T, DIM, TILES>(job, last, shared, handed - 1);
+			if (last->unit.shared)
+				hopper_counted(shared, handed - 1);
+			else if (WIDTH == TILES && last->unit.results > 1) /* narrow units are shared */
+				hopper_finish<T, DIM>(job, last, shared, handed - 1);
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&shared.forgotten[before]);
 		}
 		if (!results)
-			return;
+			break;
 		handed += results > 1;
+		waiting += unit->unit.shared;
 	}
+	if (waiting)
+		hopper_share<T, DIM>(job, shared, waiting);
 }
 
 /* ---- The clerk ---- */
@@ -680,11 +818,12 @@ template <class T, int DIM, int TILES> __device__ static inline size_t hopper_te
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
 	constexpr uint32_t chunks = DIM / 8, apart = 32 / chunks; /* of a row; rows at once */
-	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, live = unit->results ? hopper_live<TILES>(job, unit) : 0;
-	uint32_t row = (uint32_t)unit->pass * 16 * TILES + lane, query = row / job->group, head = row - query * job->group, span;
+	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, live = unit->results ? hopper_live(job, unit) : 0;
+	uint32_t row = hopper_row_of(unit) + lane, query = row / job->group, head = row - query * job->group, span;
 	char    *to = shared.slots + slot * sizes::slot;
 	struct hopper_unit told = { *unit, 0, 0, attention_run_own((uint32_t)unit->context), 0 };
 	struct hopper_row  its = { 0, 0 };
+	uint32_t from[16 * TILES / apart]; /* in chunks */
 	uint4    q[16 * TILES / apart];
 
 	query += (uint32_t)unit->first_row;
@@ -692,11 +831,8 @@ template <class T, int DIM, int TILES> __device__ static inline size_t hopper_te
 #pragma unroll
 	for (uint32_t i = 0; i < 16 * TILES / apart; i++) {
 		uint32_t r = lane / chunks + i * apart;
-		size_t   from = (size_t)__shfl_sync(~0u, query, (int)r) * job->stride + __shfl_sync(~0u, head, (int)r);
 
-		q[i] = make_uint4(0, 0, 0, 0);
-		if (r < live)
-			q[i] = *(const uint4 *)((const T *)job->qkv + from + lane % chunks * 8);
+		from[i] = __shfl_sync(~0u, query, (int)r) * (job->stride / 8) + __shfl_sync(~0u, head, (int)r) / 8 + lane % chunks;
 	}
 	if (lane < live) {
 		its.y = query * job->y_stride + head;
@@ -704,10 +840,14 @@ template <class T, int DIM, int TILES> __device__ static inline size_t hopper_te
 	}
 	if (live) {
 		span = attention_span((uint32_t)unit->context, unit->results);
-		told.first = (size_t)unit->first + (size_t)unit->head * unit->rows * job->group + (size_t)unit->pass * 16 * TILES;
+		told.first = hopper_results(job, unit);
 		told.at = told.first + (size_t)((uint32_t)unit->begin / span) * unit->rows * job->partial_heads;
 		told.grouped = span > told.run;
 	}
+	dependency_wait(); /* nothing is left to do but to read q */
+#pragma unroll
+	for (uint32_t i = 0; i < 16 * TILES / apart; i++)
+		q[i] = lane / chunks + i * apart < live ? ((const uint4 *)job->qkv)[from[i]] : make_uint4(0, 0, 0, 0);
 	if (number >= HOPPER_SLOTS)
 		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
 	if (lane == 0)
@@ -728,9 +868,8 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_mana
 {
 	uint32_t              lane = threadIdx.x % 32, handed = 0;
 	size_t                first, next_first;
-	struct attention_unit unit = hopper_first<TILES>(job), next;
+	struct attention_unit unit = hopper_first(job), next;
 
-	dependency_wait();
 	first = hopper_tell<T, DIM, TILES>(job, shared, &unit, 0);
 	/* Rows of padding get zeroes: what they hold must not be NaN for ever. */
 	for (uint32_t row = blockIdx.x; row < (uint32_t)*job->rows; row += gridDim.x)
@@ -738,7 +877,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_mana
 			*(uint4 *)((T *)job->y + (size_t)row * job->y_stride + i) = make_uint4(0, 0, 0, 0);
 	for (uint32_t number = 0; unit.results; number++, unit = next, first = next_first) {
 		next = unit;
-		hopper_next<TILES>(job, &next);
+		hopper_next(job, &next);
 		next_first = hopper_tell<T, DIM, TILES>(job, shared, &next, number + 1);
 		if (unit.results == 1)
 			continue;
@@ -746,11 +885,17 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_mana
 			int32_t *counter = job->arrived + first;
 
 			barrier_wait(&shared.stored[handed % 2], handed / 2 % 2);
-			__threadfence();
-			shared.last[handed % 2] = atomicAdd(counter, 1) == unit.results - 1;
-			if (shared.last[handed % 2])
-				*counter = 0;
-			__threadfence(); /* what the others wrote before is seen */
+			shared.last[handed % 2] = 0;
+			if (unit.shared)
+				add_release((uint32_t *)counter, 1);
+			else {
+				__threadfence();
+				if (atomicAdd(counter, 1) == (int32_t)unit.results - 1) {
+					shared.last[handed % 2] = 1;
+					*counter = 0;
+					__threadfence(); /* what the others wrote before is seen */
+				}
+			}
 			barrier_arrive(&shared.decided[handed % 2]);
 		}
 		__syncwarp();
@@ -764,6 +909,7 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	struct hopper_shared_parts shared = hopper_parts<T, DIM, TILES>(shared_memory());
+	bool                       narrow;
 
 	if (threadIdx.x == 0) {
 		for (uint32_t s = 0; s < hopper_sizes<T, DIM, TILES>::stages; s++) {
@@ -790,9 +936,13 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 		hopper_manage<T, DIM, TILES>(&job, shared);
 		return;
 	}
+	narrow = TILES > 1 && !hopper_first(&job).wide; /* then all units are */
 	dependency_wait();
 	mark_begin(job.mark);
-	hopper_work<T, DIM, TILES>(&job, shared);
+	if (narrow)
+		hopper_work<T, DIM, TILES, 1>(&job, shared);
+	else
+		hopper_work<T, DIM, TILES, TILES>(&job, shared);
 #endif
 }
 

@@ -5,6 +5,7 @@
 
 /* Costs are counted in pages, and in multiples of pages where runs are longer than COSTS pages. */
 enum { COSTS = 1024, NONE = -1 };
+_Static_assert(ATTENTION_RUNS_MAX < 128, "what a unit counts of results");
 
 struct attention_planner {
 	uint32_t parts_max;
@@ -13,6 +14,7 @@ struct attention_planner {
 	int32_t  last[ATTENTION_BLOCKS_MAX];                          /* unit of each block; NONE: it has none yet */
 	uint32_t load;                                                /* of the block that has least to do */
 	uint32_t used;                                                /* units */
+	uint32_t few;                                                 /* of more results, all units are shared */
 	int32_t *class_next;                                          /* [2 · parts_max]; full units of part i: 2i, its last: 2i + 1 */
 	uint32_t *spans;                                              /* [parts_max]: tokens of a unit */
 	struct attention_part parts[];                                /* [parts_max] */
@@ -33,6 +35,11 @@ enum status attention_planner_create(uint32_t parts_max, struct attention_planne
 
 void attention_planner_destroy(struct attention_planner *planner) { free(planner); }
 struct attention_part *attention_planner_parts(struct attention_planner *planner) { return planner->parts; }
+
+static uint32_t passes_of(const struct attention_part *part, const struct attention_shape *shape)
+{
+	return ((uint32_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+}
 
 static uint32_t pages_of(uint32_t tokens) { return (tokens + ATTENTION_PAGE - 1) / ATTENTION_PAGE; }
 
@@ -62,7 +69,7 @@ static void place_units(struct attention_planner *planner, const struct attentio
     uint32_t span, uint32_t first, uint32_t end, uint32_t cost, struct attention_unit *units)
 {
 	uint32_t results = ((uint32_t)part->context + span - 1) / span;
-	uint32_t passes = ((uint32_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+	uint32_t passes = passes_of(part, shape);
 
 	for (uint32_t i = first; i < end; i++)
 		for (uint32_t head = 0; head < shape->kv_heads; head++)
@@ -74,7 +81,8 @@ static void place_units(struct attention_planner *planner, const struct attentio
 					.end = stop < (uint32_t)part->context ? (int32_t)stop : part->context,
 					.context = part->context, .first_row = part->first_row, .first = part->first,
 					.table = part->table + (int32_t)(i * span / ATTENTION_PAGE), .next = NONE, .rows = (uint8_t)part->rows,
-					.head = (uint8_t)head, .pass = (uint8_t)pass, .results = (uint8_t)results };
+					.head = (uint8_t)head, .pass = pass & 127, .wide = shape->pass_rows > 16,
+					.results = results & 127, .shared = results > planner->few };
 			}
 }
 
@@ -87,7 +95,7 @@ static void choose_spans(struct attention_planner *planner, const struct attenti
 	for (uint32_t i = 0; i < count; i++) {
 		const struct attention_part *part = &planner->parts[i];
 		uint32_t run = attention_run_own((uint32_t)part->context), span = run * ATTENTION_GROUP;
-		uint64_t passes = ((uint64_t)part->rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+		uint64_t passes = passes_of(part, shape);
 		uint64_t units = ((uint32_t)part->context + span - 1) / span * passes * shape->kv_heads;
 		uint32_t longest = pages_of((uint32_t)part->context < span ? (uint32_t)part->context : span);
 
@@ -99,33 +107,51 @@ static void choose_spans(struct attention_planner *planner, const struct attenti
 	}
 }
 
+/* Units of runs. */
+static uint64_t count_units(const struct attention_planner *planner, const struct attention_shape *shape, uint32_t count)
+{
+	uint64_t units = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t context = (uint32_t)planner->parts[i].context, run = attention_run_own(context);
+
+		units += (uint64_t)((context + run - 1) / run) * passes_of(&planner->parts[i], shape) * shape->kv_heads;
+	}
+	return units;
+}
+
 uint32_t attention_plan(struct attention_planner *planner, const struct attention_shape *shape, uint32_t count,
     struct attention_unit *ret, uint32_t max)
 {
 	const struct attention_part *parts = planner->parts;
+	struct attention_shape narrow = *shape;
 	uint32_t longest = 1, shift = 0;
 	uint64_t total = shape->blocks, pages = 0;
 
 	if (count > planner->parts_max || shape->blocks == 0 || shape->blocks > ATTENTION_BLOCKS_MAX || shape->kv_heads > UINT8_MAX ||
-	    shape->pass_rows == 0)
+	    shape->pass_rows == 0 || shape->group > UINT8_MAX)
 		return 0;
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t passes = ((uint64_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+		uint64_t passes = passes_of(&parts[i], shape);
 
-		if (parts[i].rows < 1 || parts[i].rows > UINT8_MAX || parts[i].context < parts[i].rows || passes > UINT8_MAX)
+		if (parts[i].rows < 1 || parts[i].rows > UINT8_MAX || parts[i].context < parts[i].rows || passes > 127)
 			return 0;
 		pages += pages_of((uint32_t)parts[i].context) * passes * shape->kv_heads;
 	}
+	narrow.pass_rows = narrow.pass_rows > 16 ? 16 : narrow.pass_rows;
+	if (count_units(planner, &narrow, count) <= shape->blocks)
+		shape = &narrow;
 	choose_spans(planner, shape, count, pages);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t context = (uint32_t)parts[i].context, span = planner->spans[i];
-		uint64_t passes = ((uint64_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows;
+		uint64_t passes = passes_of(&parts[i], shape);
 
 		total += (context + span - 1) / span * passes * shape->kv_heads;
 		longest = longest > pages_of(span) ? longest : pages_of(span);
 	}
 	if (total > max)
 		return 0;
+	planner->few = total <= 2 * shape->blocks ? 1 : ATTENTION_FEW; /* TOTAL counts the first of each block twice */
 	while (1 + (longest >> shift) >= COSTS)
 		shift++;
 	memset(planner->by_cost, 0xff, sizeof planner->by_cost);

@@ -6,10 +6,14 @@
  * Results of runs are put together in an order that is the context's, too: first those of a group of ATTENTION_GROUP runs, one
  * after the other, then those of the groups.  So a block may take a whole group and leave one result, with the same bits.
  *
+ * Results are put together by the block that leaves the last of them, which is busy with that for as long as there are many.
+ * Where there are more than ATTENTION_FEW, or where no block has more than one unit, each unit's block puts together its share
+ * of the rows' columns instead, when it has done all its units: the unit is `shared`.
+ *
  * A unit is a run, or a group where there is work enough for all blocks, a KV head, and a pass: as many rows of (query, head of
- * the group) as a block takes at once.  Units are given out longest first, each to the block that has least to do (Graham
- * 1969).  The unit at index b is the first of block b; each names the next one of its block, so that a block finds its work
- * with one load. */
+ * the group) as a block takes at once, or 16 of them, for all, where no block gets two units that way.  Units are given out
+ * longest first, each to the block that has least to do (Graham 1969).  The unit at index b is the first of block b; each names
+ * the next one of its block, so that a block finds its work with one load. */
 #ifndef PENSTOCK_GPU_ATTENTION_PLAN_H
 #define PENSTOCK_GPU_ATTENTION_PLAN_H
 
@@ -27,7 +31,7 @@
 extern "C" {
 #endif
 
-enum { ATTENTION_PAGE = 64, ATTENTION_RUNS_MAX = 66, ATTENTION_GROUP = 4, ATTENTION_BLOCKS_MAX = 1024 };
+enum { ATTENTION_PAGE = 64, ATTENTION_RUNS_MAX = 66, ATTENTION_GROUP = 4, ATTENTION_FEW = 16, ATTENTION_BLOCKS_MAX = 1024 };
 
 struct attention_unit {
 	int32_t begin, end;   /* tokens of the context */
@@ -35,8 +39,10 @@ struct attention_unit {
 	int32_t first;        /* where the sequence's results begin, in rows of a head */
 	int32_t table;        /* where the page of BEGIN stands in the block tables */
 	int32_t next;         /* index of the block's next unit; −1 = none */
-	uint8_t rows, head, pass;
-	uint8_t results; /* of the sequence for this head and pass, one for each unit; 0: the block has nothing to do */
+	uint32_t rows : 8, head : 8, pass : 7;
+	uint32_t wide : 1;    /* passes are of 32 rows, else of 16 */
+	uint32_t results : 7; /* of the sequence for this head and pass, one for each unit; 0: the block has nothing to do */
+	uint32_t shared : 1;  /* every unit's block puts together a share of them */
 };
 
 /* A sequence of a step, for one group of layers; TABLE is where its block table begins. */
@@ -46,7 +52,7 @@ struct attention_part {
 
 struct attention_shape {
 	uint32_t blocks, kv_heads, group; /* query heads of a KV head */
-	uint32_t pass_rows;               /* rows of (query, head of the group) of a pass */
+	uint32_t pass_rows;               /* rows of (query, head of the group) that a block can take in a pass: 16 or 32 */
 };
 
 /* Tokens of a run of a context of CONTEXT tokens, in attention_decode.cuh: at least as many runs as attention_run_own makes. */

@@ -539,6 +539,10 @@ __device__ static inline void store_release(uint32_t *p, uint32_t value)
 {
 	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
 }
+__device__ static inline void add_release(uint32_t *p, uint32_t value)
+{
+	asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(value) : "memory");
+}
 
 /* Nanoseconds of the device's clock. */
 __device__ static inline unsigned long long device_clock(void)

@@ -1080,6 +1080,10 @@ static const struct attention_case attention_cases[] = {
 	/* So much that blocks take whole groups of runs. */
 	{ 64, 16, 16, 64, 64, false, false, false, false, 8, { { 1, 320 }, { 1, 319 }, { 1, 320 }, { 1, 317 }, { 1, 320 }, { 2, 320 },
 	    { 1, 318 }, { 1, 320 } } },
+	/* Results that all blocks put together: of several units a block, of two tiles; and two tiles whose last block does. */
+	{ 64, 8, 8, 64, 0, false, false, false, false, 1, { { 1, 17000 } } },
+	{ 128, 48, 2, 64, 0, false, false, false, false, 1, { { 8, 4100 } } },
+	{ 128, 48, 2, 64, 64, true, false, false, false, 2, { { 8, 4096 }, { 1, 300 } } },
 };
 
 static void run_all(struct totals *totals)

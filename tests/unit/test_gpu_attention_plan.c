@@ -29,9 +29,12 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 {
 	static uint8_t seen[PARTS_MAX][ATTENTION_RUNS_MAX][16][16];
 	uint32_t       results[PARTS_MAX] = { 0 };
-	uint32_t       most = 0, found = 0;
+	uint32_t       most = 0, found = 0, wide = 0, few = ATTENTION_FEW, pass_rows;
 
 	memset(seen, 0, sizeof seen);
+	/* Where no block has more than one. */
+	if (used == shape->blocks)
+		few = 1;
 	for (uint32_t b = 0; b < shape->blocks; b++) {
 		uint32_t sum = 0;
 
@@ -47,22 +50,27 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 			    ((uint32_t)unit->end != (uint32_t)unit->begin + span && unit->end != unit->context) ||
 			    unit->results != ((uint32_t)unit->context + span - 1) / span ||
 			    (results[part] && unit->results != results[part]) || unit->head >= shape->kv_heads ||
-			    unit->pass * shape->pass_rows >= unit->rows * shape->group ||
+			    unit->pass * (16u << unit->wide) >= unit->rows * shape->group || (unit->wide && shape->pass_rows == 16) ||
+			    unit->shared != (unit->results > few) ||
 			    seen[part][(uint32_t)unit->begin / span][unit->head][unit->pass]++)
 				ck_abort_msg("unit %d of block %u: tokens %d…%d of %d, head %u, pass %u", u, b, unit->begin, unit->end,
 				    unit->context, unit->head, unit->pass);
 			found++;
+			wide += unit->wide;
 			results[part] = unit->results;
 			sum += pages(unit);
 		}
 		most = sum > most ? sum : most;
 	}
+	ck_assert(wide == 0 || wide == found);
+	pass_rows = wide ? shape->pass_rows : 16;
+	ck_assert(wide || shape->pass_rows == 16 || used == shape->blocks);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t run = attention_run_own((uint32_t)parts[i].context), runs = ((uint32_t)parts[i].context + run - 1) / run;
 
 		ck_assert(results[i] == runs || results[i] == (runs + ATTENTION_GROUP - 1) / ATTENTION_GROUP);
 		found -= results[i] * shape->kv_heads *
-		    (((uint32_t)parts[i].rows * shape->group + shape->pass_rows - 1) / shape->pass_rows);
+		    (((uint32_t)parts[i].rows * shape->group + pass_rows - 1) / pass_rows);
 	}
 	ck_assert_uint_eq(found, 0);
 	return most;

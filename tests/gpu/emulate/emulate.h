@@ -350,6 +350,7 @@ static inline uint32_t load_acquire(const uint32_t *p)
 	return *(const volatile uint32_t *)p;
 }
 static inline void store_release(uint32_t *p, uint32_t value) { *(volatile uint32_t *)p = value; }
+static inline void add_release(uint32_t *p, uint32_t value) { *p += value; }
 unsigned long long device_clock(void);
 
 /* Addresses are offsets in a window that begins at 1024, as a device's do.  Limit: 227 KiB. */

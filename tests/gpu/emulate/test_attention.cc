@@ -233,6 +233,11 @@ template <class T, int DIM> static void check(const test_case &c, double toleran
 		/* With so many blocks units are runs, with three they were groups of runs. */
 		other = run<T, DIM, 2>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale);
 		expect(!differing(w, y, other, s, s + 1), "%s: sequence %u alone has other bits than among others", name, s);
+		if (c.sequences[s].context <= 4096)
+			continue;
+		/* Runs again, and several of those that all blocks put together to a block. */
+		other = run<T, DIM, 2>(name, w, s, s + 1, 5, 3 + s, scale);
+		expect(!differing(w, y, other, s, s + 1), "%s: sequence %u by five blocks has other bits", name, s);
 	}
 }
 
