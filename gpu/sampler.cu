@@ -158,10 +158,11 @@ static enum status enqueue_draws(struct cuda_backend *cuda, const struct sample_
 		each = AT_ONCE;
 	scan<<<dim3((pieces + SCAN_WARPS * each - 1) / (SCAN_WARPS * each), count), SCAN_THREADS, 0, cuda->stream>>>(sample->device,
 	    arrays, vocab, each, mark_next(cuda, FAULT_SAMPLE), times);
-	if (lists ? launch(cuda, "sample_draw", true, draw, count, DRAW_THREADS, DRAW_SHARED_BYTES, sample->device, arrays, vocab,
-	                mark_next(cuda, FAULT_SAMPLE), times)
-	          : launch(cuda, "sample_draw_plain", true, draw_plain, count, 32, 0, sample->device, arrays, vocab,
-	                mark_next(cuda, FAULT_SAMPLE), times))
+	if (lists || pieces > PLAIN_PIECES_MAX
+	        ? launch(cuda, "sample_draw", true, draw, count, DRAW_THREADS, DRAW_SHARED_BYTES, sample->device, arrays, vocab,
+	              mark_next(cuda, FAULT_SAMPLE), times)
+	        : launch(cuda, "sample_draw_plain", true, draw_plain, count, PLAIN_THREADS, 0, sample->device, arrays, vocab,
+	              mark_next(cuda, FAULT_SAMPLE), times))
 		return cuda->fault;
 	if (slots)
 		note_draws<<<1, FILL_THREADS, 0, cuda->stream>>>(sample->device, arrays, count);

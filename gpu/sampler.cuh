@@ -4,7 +4,7 @@
  * Order of filters as in model/backend.h: temperature, top_k, top_p, min_p; among equal logits the lower id is the larger;
  * what is left is walked in the order of ids, as the CPU backend does.
  *
- * Biases, penalties, bans and masks are applied where a logit is read (load4), by the arithmetic that the CPU backend
+ * Biases, penalties, bans and masks are applied where a logit is read (adjust), by the arithmetic that the CPU backend
  * compiles too: logits stay as they are, rows without them run code that knows nothing of it, and nothing is stored twice.
  * The table of a slot lies beside the logits: two bytes more for each id, read in the same order.  A kernel after the draws
  * adds to it; the host only ever fills it whole, in stream order, so that it may hand a slot on at once.
@@ -13,19 +13,22 @@
  * for rows that need it, the sum of weights.  The second, sample_draw, has a block for each row, which looks only at the
  * pieces that matter: one that holds the largest logit; the one in which the draw lies; those whose largest logit can be
  * among the top_k or in the mass top_p.  What it finds there goes into a list in shared memory, which is sorted and cut.
- * Where more is kept than the list holds (flat distributions), a histogram says which range of logits the end of what is
- * kept lies in, only that range is listed, and what is above it is summed for each piece.
+ * Where that would be many pieces (flat distributions), a sample of the row says which range of logits the end of what is kept
+ * is likely to lie in, only that range is listed, and what is above it is summed for each piece.
  *
  * A weight exp((l − max) / T) ≤ 1 is taken in units of 2⁻⁴⁴, so that the sum of a vocabulary fits 64 bits and does not
- * depend on the order.  Only sums of pieces by sample_scan are relative to the piece's own largest logit and are made of
- * floats, in an order that is the same for every batch. */
+ * depend on the order.  Only within a lane's part of a piece are floats added, in an order that is the same for every batch;
+ * sums by sample_scan are relative to the piece's own largest logit. */
 #ifndef PENSTOCK_GPU_SAMPLER_CUH
 #define PENSTOCK_GPU_SAMPLER_CUH
 
 #include "gpu/sampler_select.cuh"
 
+#include <float.h>
+
 enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2, PURPOSE_TOKEN = 0,
-	FILL_THREADS = 256, DRAW_SHARED_BYTES = LIST_ROOM * 8 };
+	FILL_THREADS = 256, DRAW_SHARED_BYTES = LIST_ROOM * 8 + SORT_MOST * 2, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32,
+	PLAIN_EACH = 4, PLAIN_PIECES_MAX = PLAIN_THREADS * PLAIN_EACH };
 
 /* ---- The scan ---- */
 
@@ -54,7 +57,8 @@ static __device__ inline void note_piece(const struct row *row, uint32_t p, cons
 }
 
 /* Block (x, y): EACH pieces for each warp of row y, a multiple of AT_ONCE. */
-template <bool extras> static __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) sample_scan(
+template <bool extras> static __global__ void __launch_bounds__(SCAN_THREADS, extras ? SCAN_BLOCKS / 2 : SCAN_BLOCKS)
+    sample_scan(
     const struct sample_job *jobs, struct sample_arrays arrays, uint32_t count, uint32_t each, struct step_mark mark,
     struct backend_step_times *times)
 {
@@ -72,14 +76,22 @@ template <bool extras> static __global__ void __launch_bounds__(SCAN_THREADS, SC
 		make_plain(&plain, &arrays);
 	}
 	for (uint32_t p = first; p < first + each && p < row.pieces; p += AT_ONCE) {
+		struct changes<2> changes[AT_ONCE];
 		float v[AT_ONCE][8]; /* of the last ones nothing, perhaps: then it is written nowhere */
 
-		for (uint32_t n = 0; n < AT_ONCE; n++)
+#pragma unroll
+		for (uint32_t n = 0; n < AT_ONCE; n++) {
 			for (uint32_t h = 0; h < 2; h++)
 				load4_plain(&row, (p + n) * PIECE + h * (PIECE / 2) + lane * 4, v[n] + h * 4);
-		for (uint32_t n = 0; n < AT_ONCE && p + n < row.pieces; n++) {
+			if (extras && adjusted)
+				changes[n] = load_piece_changes(&row, p + n);
+		}
+#pragma unroll
+		for (uint32_t n = 0; n < AT_ONCE; n++) {
 			float bad = 0;
 
+			if (p + n >= row.pieces)
+				break;
 			if ((p + n + 1) * PIECE <= count)
 				for (int j = 0; j < 8; j++)
 					bad = fmaf(v[n][j], 0, bad);
@@ -89,9 +101,7 @@ template <bool extras> static __global__ void __launch_bounds__(SCAN_THREADS, SC
 			if (extras && job->params.logprobs)
 				note_piece(&plain, p + n, v[n], bad, true);
 			if (extras && adjusted)
-				for (uint32_t h = 0; h < 2; h++)
-					if ((p + n) * PIECE + h * (PIECE / 2) + lane * 4 < count)
-						adjust4(&row, (p + n) * PIECE + h * (PIECE / 2) + lane * 4, v[n] + h * 4);
+				adjust_piece(&row, p + n, changes[n], v[n]);
 			note_piece(&row, p + n, v[n], bad, sums);
 		}
 	}
@@ -131,9 +141,10 @@ static __device__ double random_of(const struct sample_job *job)
 	return (double)(((uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53;
 }
 
-static __device__ inline word draw_of(const struct sample_job *job, word total)
+/* Where in TOTAL a uniform number lies. */
+static __device__ inline word target_at(double random, word total)
 {
-	word target = (word)(random_of(job) * (double)total);
+	word target = (word)(random * (double)total);
 
 	return target < total ? target : total - 1;
 }
@@ -234,23 +245,23 @@ template <bool adjusted> static __device__ int32_t draw(struct row *row, const s
 			s.n = min(s.n, max(count_from(row, s.n, key), 1u));
 		} else if (key > s.kept.key) {
 			s.kept = { key, UINT32_MAX };
-			settle<adjusted>(row, &s, shared);
+			settle<adjusted>(row, &s, false, shared);
 			plain = false;
 		} else if (plain && !wants_sums(params, row->count)) { /* nothing is below it */
-			settle<adjusted>(row, &s, shared);
+			settle<adjusted>(row, &s, false, shared);
 			plain = false;
 		}
 	}
 	if (!s.listed) {
 		total = plain ? total : sum_sums(row, shared);
-		return pick<adjusted>(row, s.kept, draw_of(job, total), false, plain, shared);
+		return pick<adjusted>(row, s.kept, target_at(random_of(job), total), false, plain, shared);
 	}
 	total = list_weight(row, s.n, shared);
 	for (uint32_t i = threadIdx.x; i < s.n; i += DRAW_THREADS) /* in the order of ids */
 		row->list[i] = row->list[i] << 32 | row->list[i] >> 32;
 	__syncthreads();
-	sort_falling(s.n);
-	return (int32_t)~(uint32_t)(row->list[reach(row, s.n, 0, draw_of(job, total) + 1, shared) - 1] >> 32);
+	sort_falling(s.n, shared);
+	return (int32_t)~(uint32_t)(row->list[reach(row, s.n, 0, target_at(random_of(job), total) + 1, shared) - 1] >> 32);
 }
 
 /* Log probabilities of the logits as they are: the logarithm of the sum, for every thread, and RET's K most likely ids. */
@@ -313,71 +324,100 @@ template <bool extras> static __global__ void __launch_bounds__(DRAW_THREADS, 2)
 	}
 }
 
-/* One draw by one warp, without filters; −1 when every id is banned. */
-template <bool adjusted> static __device__ int32_t draw_plain(const struct row *row, const struct sample_job *job, uint32_t piece)
+/* What the threads of sample_draw_plain tell each other. */
+struct plain_shared {
+	word     tops[PLAIN_WARPS], sums[PLAIN_WARPS], left, sum;
+	uint32_t piece;
+};
+
+/* One draw without filters, of pieces with MOST and SUMS, from FIRST on; by those threads' first warp,
+ * others get −1.  −1 when every id is banned. */
+template <bool adjusted> static __device__ int32_t draw_plain(const struct row *row, const struct sample_job *job, uint32_t piece,
+    uint32_t first, const float *most, const word *sums, double random, struct plain_shared *shared)
 {
-	uint32_t lane = threadIdx.x, each = (row->pieces + 31) / 32, first = lane * each, from;
-	word     own = 0, before, total, target;
+	word own = 0, before, total, all = 0, target, scaled[PLAIN_EACH]; /* of none 0 */
 
 	if (adjusted && row->top == SAMPLE_BANNED)
 		return -1;
 	if (is_greedy(&job->params))
-		return first_in<adjusted>(row, piece);
-	for (uint32_t p = first; p < first + each && p < row->pieces; p++)
-		own += scaled_sum(row, p);
-	before = warp_before(own, &total);
-	target = draw_of(job, total);
-	from = (uint32_t)__ffs((int)__ballot_sync(~0u, before <= target && before + own > target)) - 1;
-	before = __shfl_sync(~0u, before, (int)from);
-	first = from * each;
-	for (uint32_t p = first; p < first + each; p += 32) { /* that lane's pieces by all lanes */
-		uint32_t found;
-		word     sum = p + lane < first + each && p + lane < row->pieces ? scaled_sum(row, p + lane) : 0, here;
-
-		here = before + warp_before(sum, &total);
-		found = __ballot_sync(~0u, here <= target && here + sum > target);
-		if (found) {
-			from = (uint32_t)__ffs((int)found) - 1;
-			return pick_in<adjusted>(row, { KEY_LEAST, UINT32_MAX }, p + from, target - __shfl_sync(~0u, here, (int)from),
-			    __shfl_sync(~0u, sum, (int)from), false, true);
-		}
-		before += total;
+		return threadIdx.x < 32 ? first_in<adjusted>(row, piece) : -1;
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_EACH; i++) {
+		scaled[i] = (word)((double)sums[i] * (double)share_of(most[i], row->top, row->scale));
+		own += scaled[i];
 	}
-	return -1;
+	before = warp_before(own, &total);
+	if (threadIdx.x % 32 == 0)
+		shared->sums[threadIdx.x / 32] = total;
+	__syncthreads();
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_WARPS; i++) {
+		before += i < threadIdx.x / 32 ? shared->sums[i] : 0;
+		all += shared->sums[i];
+	}
+	target = target_at(random, all);
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_EACH; i++) {
+		if (before <= target && before + scaled[i] > target) { /* one of all */
+			shared->piece = first + i;
+			shared->left = target - before;
+			shared->sum = scaled[i];
+		}
+		before += scaled[i];
+	}
+	__syncthreads();
+	if (threadIdx.x >= 32)
+		return -1;
+	return pick_in<adjusted>(row, { KEY_LEAST, UINT32_MAX }, shared->piece, shared->left, shared->sum, false, true);
 }
 
-/* A warp for each row, of samples in which no row has filters or wants log probabilities: ids as by sample_draw. */
-template <bool extras> static __global__ void __launch_bounds__(32) sample_draw_plain(const struct sample_job *jobs,
+/* A block for each row, of samples in which no row has filters or wants log probabilities, and of no more than PLAIN_PIECES_MAX
+ * pieces: ids as by sample_draw, sooner. */
+template <bool extras> static __global__ void __launch_bounds__(PLAIN_THREADS) sample_draw_plain(const struct sample_job *jobs,
     struct sample_arrays arrays, uint32_t count, struct step_mark mark, struct backend_step_times *times)
 {
+	__shared__ struct plain_shared shared;
 	const struct sample_job *job = &jobs[blockIdx.x];
 	struct row row = row_of(job, blockIdx.x, &arrays, count);
-	word       top = 0;
-	bool       finite = true;
+	uint32_t   each = (row.pieces + PLAIN_THREADS - 1) / PLAIN_THREADS, first = threadIdx.x * each;
+	double     random = random_of(job);
+	bool       weights = !is_greedy(&job->params), finite = true;
+	float      most[PLAIN_EACH];
+	word       sums[PLAIN_EACH], top = 0;
 	int32_t    id = -1;
 
 	dependency_wait(); /* the scan began when the jobs were there */
 	mark_begin(mark);
-#pragma unroll 8
-	for (uint32_t p = threadIdx.x; p < row.pieces; p += 32) {
-		float most = row.most[p];
-		word  entry = (word)key_of(most) << 32 | ~p;
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_EACH; i++) {
+		bool some = i < each && first + i < row.pieces;
 
-		finite = finite && isfinite(most);
+		most[i] = some ? row.most[first + i] : -FLT_MAX;
+		sums[i] = some && weights ? row.sums[first + i] : 0;
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_EACH; i++) {
+		word entry = (word)key_of(most[i]) << 32 | ~(first + i);
+
+		finite = finite && isfinite(most[i]);
 		top = entry > top ? entry : top;
 	}
 	for (int o = 16; o; o >>= 1) {
 		word other = __shfl_xor_sync(~0u, top, o);
 		top = other > top ? other : top;
 	}
+	if (threadIdx.x % 32 == 0)
+		shared.tops[threadIdx.x / 32] = top;
+	finite = __syncthreads_and(finite);
+#pragma unroll
+	for (uint32_t i = 0; i < PLAIN_WARPS; i++)
+		top = shared.tops[i] > top ? shared.tops[i] : top;
 	row.top = logit_of((uint32_t)(top >> 32));
-	if (__all_sync(~0u, finite)) {
-		if (extras && (job->slot || job->mask >= 0)) {
-			adjust_by(&row, job, &arrays);
-			id = draw_plain<true>(&row, job, ~(uint32_t)top);
-		} else {
-			id = draw_plain<false>(&row, job, ~(uint32_t)top);
-		}
+	if (finite && extras && (job->slot || job->mask >= 0)) {
+		adjust_by(&row, job, &arrays);
+		id = draw_plain<true>(&row, job, ~(uint32_t)top, first, most, sums, random, &shared);
+	} else if (finite) {
+		id = draw_plain<false>(&row, job, ~(uint32_t)top, first, most, sums, random, &shared);
 	}
 	if (threadIdx.x == 0) {
 		arrays.ids[blockIdx.x] = id;

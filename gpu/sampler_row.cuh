@@ -14,6 +14,7 @@ enum { PIECE = SAMPLE_PIECE };
 typedef unsigned long long word;
 
 #define KEY_LEAST 0x00800000u /* of −FLT_MAX */
+#define KEY_ZERO  0x80000000u /* of 0 */
 #define UNIT      0x1p44f     /* of weights, in a weight of 1 */
 
 /* A row as its kernel sees it. */
@@ -59,30 +60,67 @@ static DEVICE_NOINLINE __device__ float adjust_entry(const struct sample_params 
 	return sampling_adjust(logit, entry, entry & SAMPLING_BIASED ? sampling_bias(bias, bias_count, (int32_t)i) : 0, bans, params);
 }
 
-/* Logits FIRST … FIRST + 3, FIRST a multiple of 4, as they are filtered. */
-static __device__ inline void adjust4(const struct row *row, uint32_t first, float v[4])
+/* What a row's slot and mask say of four logits in each of GROUPS. */
+template <uint32_t groups> struct changes {
+	uint64_t entries[groups];
+	uint32_t allowed[groups];
+};
+
+/* Of logits FIRST … FIRST + 3, and with two groups those GAP further on; FIRST and GAP are multiples of 4. */
+template <uint32_t groups> static __device__ inline struct changes<groups> load_changes(const struct row *row, uint32_t first,
+    uint32_t gap)
 {
-	uint64_t entries = row->table ? *(const uint64_t *)(row->table + first) : 0;
-	uint32_t allowed = row->mask ? row->mask[first / 32] >> first % 32 & 15 : 15;
+	struct changes<groups> ret;
 
-	for (uint32_t g = 0; g < row->guess_count; g++) { /* few, and none at all but for speculation; they count as drawn */
-		uint32_t shift = (uint32_t)row->guesses[g] % 4 * 16;
-
-		if ((uint32_t)row->guesses[g] / 4 == first / 4)
-			entries = (entries & ~((uint64_t)0xffff << shift)) | (uint64_t)sampling_count((uint16_t)(entries >> shift)) << shift;
-	}
-	if (entries == 0 && allowed == 15)
-		return;
 #pragma unroll
-	for (uint32_t j = 0; j < 4; j++) {
-		uint16_t entry = (uint16_t)(entries >> j * 16);
+	for (uint32_t g = 0; g < groups; g++) {
+		uint32_t id = first + g * gap;
 
-		if (first + j >= row->count)
+		ret.entries[g] = row->table && id < row->count ? *(const uint64_t *)(row->table + id) : 0;
+		ret.allowed[g] = row->mask && id < row->count ? row->mask[id / 32] >> id % 32 : 15;
+		if (id + 4 > row->count) { /* none, or not all are there */
+			ret.entries[g] &= id < row->count ? ~(~(uint64_t)0 << (row->count - id) * 16) : 0;
+			ret.allowed[g] |= id < row->count ? ~0u << (row->count - id) : 15;
+		}
+		for (uint32_t i = 0; i < row->guess_count; i++) { /* none at all but for speculation; they count as drawn */
+			uint32_t shift = (uint32_t)row->guesses[i] % 4 * 16;
+
+			if ((uint32_t)row->guesses[i] / 4 == id / 4)
+				ret.entries[g] = (ret.entries[g] & ~((uint64_t)0xffff << shift)) |
+				                 (uint64_t)sampling_count((uint16_t)(ret.entries[g] >> shift)) << shift;
+		}
+	}
+	return ret;
+}
+
+/* Those logits V as they are filtered.  A warp looks at few that have an entry: each lane at its next one at the same time. */
+template <uint32_t groups> static __device__ inline void adjust(const struct row *row, uint32_t first, uint32_t gap,
+    const struct changes<groups> &changes, float v[4 * groups])
+{
+	uint32_t touched = 0;
+
+#pragma unroll
+	for (uint32_t i = 0; i < 4 * groups; i++) {
+		bool allowed = changes.allowed[i / 4] >> i % 4 & 1;
+
+		v[i] = allowed ? v[i] : SAMPLE_BANNED;
+		touched |= allowed && (changes.entries[i / 4] >> i % 4 * 16 & 0xffff) ? 1u << i : 0;
+	}
+	while (touched) {
+		uint32_t at = (uint32_t)__ffs((int)touched) - 1;
+		uint16_t entry = (uint16_t)((at < 4 ? changes.entries[0] : changes.entries[groups - 1]) >> at % 4 * 16);
+		float    x = v[0];
+
+		touched &= touched - 1;
+		if (!sampling_touches(entry, row->bans))
 			continue;
-		if (!(allowed >> j & 1))
-			v[j] = SAMPLE_BANNED;
-		else if (sampling_touches(entry, row->bans))
-			v[j] = adjust_entry(row->params, row->bias, row->bias_count, row->bans, v[j], first + j, entry);
+#pragma unroll
+		for (uint32_t i = 1; i < 4 * groups; i++)
+			x = at == i ? v[i] : x;
+		x = adjust_entry(row->params, row->bias, row->bias_count, row->bans, x, first + at / 4 * gap + at % 4, entry);
+#pragma unroll
+		for (uint32_t i = 0; i < 4 * groups; i++)
+			v[i] = at == i ? x : v[i];
 	}
 }
 
@@ -103,8 +141,37 @@ static __device__ inline void load4_plain(const struct row *row, uint32_t first,
 template <bool adjusted> static __device__ inline void load4(const struct row *row, uint32_t first, float v[4])
 {
 	load4_plain(row, first, v);
-	if (adjusted && first < row->count)
-		adjust4(row, first, v);
+	if (adjusted)
+		adjust<1>(row, first, 0, load_changes<1>(row, first, 0), v);
+}
+
+/* A lane's eight logits of piece P as they are: four in each half. */
+static __device__ inline void load_piece(const struct row *row, uint32_t p, float v[8])
+{
+	uint32_t first = p * PIECE + threadIdx.x % 32 * 4;
+
+	if ((p + 1) * PIECE <= row->count) {
+		struct pack<float> low = *(const struct pack<float> *)(row->logits + first);
+		struct pack<float> high = *(const struct pack<float> *)(row->logits + first + PIECE / 2);
+
+		for (int j = 0; j < 4; j++) {
+			v[j] = low.v[j];
+			v[4 + j] = high.v[j];
+		}
+	} else {
+		load4_plain(row, first, v);
+		load4_plain(row, first + PIECE / 2, v + 4);
+	}
+}
+
+static __device__ inline struct changes<2> load_piece_changes(const struct row *row, uint32_t p)
+{
+	return load_changes<2>(row, p * PIECE + threadIdx.x % 32 * 4, PIECE / 2);
+}
+
+static __device__ inline void adjust_piece(const struct row *row, uint32_t p, const struct changes<2> &changes, float v[8])
+{
+	adjust<2>(row, p * PIECE + threadIdx.x % 32 * 4, PIECE / 2, changes, v);
 }
 
 /* Larger floats have larger keys. */

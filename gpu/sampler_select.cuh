@@ -1,11 +1,16 @@
 /* sampler_select.cuh: what a block does to find what of a row is kept: a list in shared memory, sums over pieces, and the largest
- * logits whose number or weight reaches a target.  All functions are called by all threads of a block of DRAW_THREADS. */
+ * logits whose number or weight reaches a target.  All functions are called by all threads of a block of DRAW_THREADS.
+ *
+ * A pass over a flat row takes as long as its bytes, and there is time for one: a range that is likely to hold the end of what is
+ * kept comes from a sixteenth of the row (guess); then one pass (gather) lists that range, sums what is above it, and says
+ * whether the guess was right.  Where it was not, narrow() looks at all of the row until it is. */
 #ifndef PENSTOCK_GPU_SAMPLER_SELECT_CUH
 #define PENSTOCK_GPU_SAMPLER_SELECT_CUH
 
 #include "gpu/sampler_row.cuh"
 
-enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 8192, BINS = 2048 };
+enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 8192, BINS = 2048,
+	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64 };
 
 struct sample_shared {
 	uint32_t bins[BINS];
@@ -69,26 +74,11 @@ static __device__ word total_of(word x, struct sample_shared *shared)
 
 /* ---- The list ---- */
 
-/* Puts the N words of the list, all of them different, in falling order; it has room for a power of two. */
-static DEVICE_NOINLINE __device__ void sort_falling(uint32_t n)
+/* Puts the N words of the list, all of them different, in falling order; there is room for a power of two of them. */
+static DEVICE_NOINLINE __device__ void sort_bitonic(uint32_t n)
 {
 	word    *list = (word *)shared_memory();
 	uint32_t size = 64, before = PIECE;
-
-	if (n <= 256) { /* each goes to where the number of larger ones says */
-		word     own = threadIdx.x < n ? list[threadIdx.x] : 0;
-		uint32_t at = 0;
-
-		if (threadIdx.x < n)
-#pragma unroll 4
-			for (uint32_t i = 0; i < n; i++)
-				at += list[i] > own;
-		__syncthreads();
-		if (threadIdx.x < n)
-			list[at] = own;
-		__syncthreads();
-		return;
-	}
 
 	while (size < n)
 		size *= 2;
@@ -112,6 +102,102 @@ static DEVICE_NOINLINE __device__ void sort_falling(uint32_t n)
 			}
 		}
 	}
+	__syncthreads();
+}
+
+/* Puts the N words of the list, all of them different, in falling order.  Few: each goes to where
+ * the number of larger ones says; no more than SORT_MOST: likewise among those of a bin of their upper halves.  More, or
+ * bins that are too full: sort_bitonic. */
+static DEVICE_NOINLINE __device__ void sort_falling(uint32_t n, struct sample_shared *shared)
+{
+	constexpr uint32_t each = BINS / DRAW_THREADS;
+	word     *list = (word *)shared_memory(), mine[SORT_EACH], total;
+	uint16_t *places = (uint16_t *)(list + LIST_ROOM); /* of words, bin by bin */
+	uint32_t  to[SORT_EACH], least = UINT32_MAX, most = 0, first = threadIdx.x * each, shift = 0, own = 0, fullest = 0;
+
+	if (n <= SORT_FEW) {
+		word     one = threadIdx.x < n ? list[threadIdx.x] : 0;
+		uint32_t at = 0;
+
+		if (threadIdx.x < n)
+#pragma unroll 4
+			for (uint32_t i = 0; i < n; i++)
+				at += list[i] > one;
+		__syncthreads();
+		if (threadIdx.x < n)
+			list[at] = one;
+		__syncthreads();
+		return;
+	}
+	if (n > SORT_MOST) {
+		sort_bitonic(n);
+		return;
+	}
+	for (uint32_t i = threadIdx.x; i < n; i += DRAW_THREADS) {
+		least = min(least, (uint32_t)(list[i] >> 32));
+		most = max(most, (uint32_t)(list[i] >> 32));
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		shared->low_bin = UINT32_MAX;
+		shared->high_bin = shared->index = 0;
+	}
+	for (uint32_t i = threadIdx.x; i < BINS; i += DRAW_THREADS)
+		shared->bins[i] = 0;
+	__syncthreads();
+	least = __reduce_min_sync(~0u, least);
+	most = __reduce_max_sync(~0u, most);
+	if (threadIdx.x % 32 == 0) {
+		atomicMin(&shared->low_bin, least);
+		atomicMax(&shared->high_bin, most);
+	}
+	__syncthreads();
+	least = shared->low_bin;
+	most = shared->high_bin;
+	while ((most - least) >> shift >= BINS)
+		shift++;
+	for (uint32_t i = threadIdx.x; i < n; i += DRAW_THREADS)
+		atomicAdd(&shared->bins[(most - (uint32_t)(list[i] >> 32)) >> shift], 1);
+	__syncthreads();
+	for (uint32_t i = 0; i < each; i++) {
+		fullest = max(fullest, shared->bins[first + i]);
+		own += shared->bins[first + i];
+	}
+	if (fullest > BIN_MAX)
+		shared->index = 1;
+	own = (uint32_t)before_of(own, shared, &total);
+	for (uint32_t i = 0; i < each; i++) {
+		uint32_t number = shared->bins[first + i];
+
+		shared->bins[first + i] = own;
+		own += number;
+	}
+	__syncthreads();
+	if (shared->index) {
+		sort_bitonic(n);
+		return;
+	}
+	for (uint32_t i = threadIdx.x; i < n; i += DRAW_THREADS)
+		places[atomicAdd(&shared->bins[(most - (uint32_t)(list[i] >> 32)) >> shift], 1)] = (uint16_t)i;
+	__syncthreads(); /* a bin now says where the next one begins */
+#pragma unroll
+	for (uint32_t k = 0; k < SORT_EACH; k++) {
+		uint32_t place = k * DRAW_THREADS + threadIdx.x, bin;
+
+		mine[k] = to[k] = 0;
+		if (place >= n)
+			continue;
+		mine[k] = list[places[place]];
+		bin = (most - (uint32_t)(mine[k] >> 32)) >> shift;
+		to[k] = bin ? shared->bins[bin - 1] : 0;
+		for (uint32_t i = to[k], end = shared->bins[bin]; i < end; i++)
+			to[k] += list[places[i]] > mine[k];
+	}
+	__syncthreads();
+#pragma unroll
+	for (uint32_t k = 0; k < SORT_EACH; k++)
+		if (k * DRAW_THREADS + threadIdx.x < n)
+			list[to[k]] = mine[k];
 	__syncthreads();
 }
 
@@ -197,14 +283,16 @@ struct gathered {
 	word     above, inside; /* numbers, or weights, of what is kept above HIGH, and of the entries */
 };
 
-/* Lists what is kept with keys from LOW to HIGH, in no order; what is above HIGH is summed for each piece.  HIGH ≥ LOW − 1. */
-template <bool adjusted> static DEVICE_NOINLINE __device__ struct gathered gather(const struct row *from, struct kept kept,
-    uint32_t low, uint32_t high, bool by_weight, struct sample_shared *shared)
+/* Lists what is kept with keys from LOW to HIGH, in no order; what is above HIGH is summed for each piece, in an order of its
+ * own.  Without LISTS all that is kept from LOW on is summed. */
+template <bool adjusted, bool lists> static DEVICE_NOINLINE __device__ struct gathered gather(const struct row *from,
+    struct kept kept, uint32_t low, uint32_t high, bool by_weight, struct sample_shared *shared)
 {
 	struct row row = *from; /* in registers */
 	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	word     above = 0, inside = 0;
-	struct gathered ret;
+	float    least = logit_of(low), most = logit_of(!lists ? low : high == KEY_ZERO - 1 ? high - 1 : high); /* −0 is no logit */
+	word     above = 0;
+	struct gathered ret = {};
 
 	__syncthreads();
 	if (threadIdx.x == 0)
@@ -212,13 +300,14 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct gathered gathe
 	__syncthreads();
 	for (uint32_t base = warp; base < row.pieces; base += DRAW_WARPS * 32) {
 		uint32_t mine = base + lane * DRAW_WARPS;
-		bool     active = mine < row.pieces && key_of(row.most[mine]) >= low;
+		bool     active = mine < row.pieces && row.most[mine] >= least;
 		uint32_t todo = __ballot_sync(~0u, active);
 
 		if (mine < row.pieces && !active)
 			row.sums[mine] = 0;
 		while (todo) {
-			uint32_t piece[2], count = todo & (todo - 1) ? 2 : 1;
+			uint32_t piece[2], count = todo & (todo - 1) ? 2 : 1, hits = 0;
+			struct changes<2> changes[2];
 			float    v[2][8];
 
 			piece[0] = base + ((uint32_t)__ffs((int)todo) - 1) * DRAW_WARPS;
@@ -226,44 +315,63 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct gathered gathe
 			piece[1] = count == 2 ? base + ((uint32_t)__ffs((int)todo) - 1) * DRAW_WARPS : piece[0];
 			todo &= todo - 1;
 #pragma unroll
-			for (uint32_t h = 0; h < 4; h++)
-				load4<adjusted>(&row, piece[h / 2] * PIECE + h % 2 * (PIECE / 2) + lane * 4, v[h / 2] + h % 2 * 4);
+			for (uint32_t n = 0; n < 2; n++) {
+				load_piece(&row, piece[n], v[n]);
+				if (adjusted)
+					changes[n] = load_piece_changes(&row, piece[n]);
+			}
 #pragma unroll
 			for (uint32_t n = 0; n < 2; n++) {
-				word mass = 0;
-				bool some = false;
+				uint32_t first = piece[n] * PIECE + lane * 4, number = 0;
+				float    w[8];
+				word     sum;
 
 				if (n >= count)
 					break;
+				if (adjusted)
+					adjust_piece(&row, piece[n], changes[n], v[n]);
 #pragma unroll
-				for (uint32_t j = 0; j < 8; j++) {
-					uint32_t id = piece[n] * PIECE + j / 4 * (PIECE / 2) + lane * 4 + j % 4, key = key_of(v[n][j]);
-					bool     keeps = key >= low && is_kept(kept, key, id), over = keeps && key > high;
-					word     weight = weight_of(v[n][j], row.top, row.scale);
+				for (uint32_t j = 0; j < 8; j++) { /* without a branch */
+					bool over = v[n][j] > most;
 
-					mass += over ? weight : 0;
-					above += over ? by_weight ? weight : 1 : 0;
-					some = some || over;
-					if (keeps && !over) {
-						uint32_t at = atomicAdd(&shared->count, 1);
-
-						if (at < row.room)
-							row.list[at] = (word)key << 32 | ~id;
-						inside += by_weight ? weight : 1;
-					}
+					if (!lists)
+						over |= (v[n][j] == most) & (first + j / 4 * (PIECE / 2) + j % 4 < kept.ties);
+					else
+						hits |= (uint32_t)((v[n][j] >= least) & !over) << (n * 8 + j);
+					number += over;
+					w[j] = share_of(over ? v[n][j] : -INFINITY, row.top, row.scale);
 				}
-				if (__any_sync(~0u, some))
-					mass = warp_sum(mass);
+				sum = warp_sum((word)((((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7]))) * UNIT));
 				if (lane == 0)
-					row.sums[piece[n]] = mass;
+					row.sums[piece[n]] = sum;
+				above += !by_weight ? number : lane == 0 ? sum : 0;
+			}
+			if (!lists)
+				continue;
+			if (kept.ties != UINT32_MAX && kept.key >= low)
+#pragma unroll
+				for (uint32_t j = 0; j < 16; j++)
+					if (key_of(v[j / 8][j % 8]) == kept.key &&
+					    piece[j / 8] * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4 >= kept.ties)
+						hits &= ~(1u << j);
+			if (hits) {
+				uint32_t at = atomicAdd(&shared->count, (uint32_t)__popc(hits));
+
+				if (at + (uint32_t)__popc(hits) > row.room)
+					hits = 0;
+#pragma unroll
+				for (uint32_t j = 0; j < 16; j++)
+					if (hits >> j & 1)
+						row.list[at++] = (word)key_of(v[j / 8][j % 8]) << 32 |
+						                 ~(piece[j / 8] * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4);
 			}
 			if (__any_sync(~0u, *(volatile uint32_t *)&shared->count > row.room))
 				break;
 		}
 	}
 	ret.above = total_of(above, shared);
-	ret.inside = total_of(inside, shared);
-	ret.n = shared->count;
+	ret.n = lists ? shared->count : 0;
+	ret.inside = !by_weight ? ret.n : ret.n <= row.room ? list_weight(from, ret.n, shared) : 0;
 	return ret;
 }
 
@@ -296,29 +404,14 @@ struct range {
 	uint32_t low, high;
 };
 
-/* The least, or the largest, key of a bin of narrow(); of a ROUGH one about that. */
-static __device__ inline uint32_t edge_of_bin(const struct row *row, struct range range, uint32_t bin, bool rough, uint32_t shift,
-    float bins_a_unit, bool least)
-{
-	if (least)
-		return bin == BINS - 1 ? range.low : max(range.low, rough ? key_of(row->top - (float)(bin + 1) / bins_a_unit)
-		                                                          : range.high - (((bin + 1) << shift) - 1));
-	return bin == 0 ? range.high : min(range.high, rough ? key_of(row->top - (float)bin / bins_a_unit)
-	                                                     : range.high - (bin << shift));
-}
-
 /* The part of WHOLE in which the sum of what is kept, from the top, reaches TARGET of TOTAL, found by a look at RANGE, which is
- * likely to hold it.  ROUGH: by one piece of ROUGH_STEP, in bins of one width from the largest logit down to DEPTH below it:
- * likely right.  Else by all of them, in bins of keys: right. */
-enum { ROUGH_STEP = 4, NUMBER_DEPTH = 24 };
-#define ROUGH_MARGIN 0.006
+ * likely to hold it, in bins of keys. */
 template <bool adjusted> static DEVICE_NOINLINE __device__ struct range narrow(const struct row *from, struct kept kept,
-    struct range whole, struct range range, word target, word total, bool by_weight, bool rough, float depth,
-    struct sample_shared *shared)
+    struct range whole, struct range range, word target, word total, bool by_weight, struct sample_shared *shared)
 {
 	struct row row = *from; /* in registers */
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, step = rough ? ROUGH_STEP : 1, shift = 0;
-	float    bins_a_unit = (BINS - 1) / depth, unit = by_weight ? (float)(0x1p31 / (double)total) * UNIT : 1;
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, shift = 0;
+	float    unit = by_weight ? (float)(0x1p31 / (double)total) * UNIT : 1;
 	word     above = 0, inside = 0, below = 0, all, goal, margin, first, last;
 	struct range ret;
 
@@ -328,28 +421,28 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct range narrow(c
 	for (uint32_t i = threadIdx.x; i < BINS; i += DRAW_THREADS)
 		shared->bins[i] = 0;
 	__syncthreads();
-	for (uint32_t p = warp * step; p < row.pieces; p += 2 * DRAW_WARPS * step) {
+	for (uint32_t p = warp; p < row.pieces; p += 2 * DRAW_WARPS) {
 		float v[16]; /* of two pieces: nothing where the second one is none */
 
 #pragma unroll
-		for (uint32_t h = 0; h < 4; h++)
-			load4<adjusted>(&row, (p + h / 2 * DRAW_WARPS * step) * PIECE + h % 2 * (PIECE / 2) + lane * 4, v + 4 * h);
+		for (uint32_t n = 0; n < 2; n++) {
+			load_piece(&row, p + n * DRAW_WARPS, v + 8 * n);
+			if (adjusted)
+				adjust_piece(&row, p + n * DRAW_WARPS, load_piece_changes(&row, p + n * DRAW_WARPS), v + 8 * n);
+		}
 #pragma unroll
 		for (uint32_t j = 0; j < 16; j++) {
-			uint32_t key = key_of(v[j]), bin, added;
+			uint32_t key = key_of(v[j]), added;
 
-			if (!is_kept(kept, key, (p + j / 8 * DRAW_WARPS * step) * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4))
+			if (!is_kept(kept, key, (p + j / 8 * DRAW_WARPS) * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4))
 				continue;
 			added = by_weight ? (uint32_t)(share_of(v[j], row.top, row.scale) * unit) : 1;
-			if (key > range.high) {
+			if (key > range.high)
 				above += added;
-			} else if (key < range.low) {
+			else if (key < range.low)
 				below += added;
-			} else {
-				bin = rough ? (uint32_t)fminf((row.top - v[j]) * bins_a_unit, BINS - 1) : (range.high - key) >> shift;
-				if (added)
-					atomicAdd(&shared->bins[bin], added);
-			}
+			else if (added)
+				atomicAdd(&shared->bins[(range.high - key) >> shift], added);
 		}
 	}
 	__syncthreads();
@@ -358,15 +451,109 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct range narrow(c
 	all = total_of(above + inside + below, shared);
 	above = total_of(above, shared);
 	inside = total_of(inside, shared);
-	goal = rough || by_weight ? (word)((double)target / (double)total * (double)all) : target;
-	margin = rough ? (word)(ROUGH_MARGIN * (double)all) : by_weight ? row.count : 0;
+	goal = by_weight ? (word)((double)target / (double)total * (double)all) : target;
+	margin = by_weight ? row.count : 0;
 	first = goal > margin ? goal - margin : 1;
 	last = goal + margin;
 	find_bins(shared, first > above ? first - above : 1, last > above ? last - above : 1);
 	ret.low = last <= above ? range.high + 1 : last > above + inside ? whole.low
-	                        : edge_of_bin(&row, range, shared->low_bin, rough, shift, bins_a_unit, true);
+	        : shared->low_bin == BINS - 1 ? range.low : max(range.low, range.high - (((shared->low_bin + 1) << shift) - 1));
 	ret.high = first <= above ? whole.high : first > above + inside ? range.low - 1
-	                          : edge_of_bin(&row, range, shared->high_bin, rough, shift, bins_a_unit, false);
+	         : shared->high_bin == 0 ? range.high : min(range.high, range.high - (shared->high_bin << shift));
+	return ret;
+}
+
+/* A part of WHOLE, what is kept, in which the sum from the top is likely to reach TARGET of TOTAL: by a look at GUESS_EACH ids of
+ * each piece, in bins of one width from the largest logit down to the least of them, or to DEPTH below.  Of weights, those below
+ * the cut are what is estimated, since the total is known and they are many and light; of numbers, those above it.  Either way
+ * the estimate is off by about the root of the sum of squares, and the range is 4.5 times that to both sides. */
+enum { GUESS_EACH = 16, NUMBER_DEPTH = 24 };
+template <bool adjusted> static DEVICE_NOINLINE __device__ struct range guess(const struct row *from, struct kept kept,
+    struct range whole, word target, word total, bool by_weight, float depth, struct sample_shared *shared)
+{
+	constexpr uint32_t each = BINS / DRAW_THREADS;
+	struct row row = *from;
+	float     *sample = (float *)shared_memory(), bins_a_unit, least = row.top;
+	uint32_t   step = 1 + row.pieces * GUESS_EACH / (2 * row.room), pieces = (row.pieces + step - 1) / step, valid = 0, key;
+	uint32_t   first = threadIdx.x * each, lane = threadIdx.x % 4;
+	word       mass[each], square[each], own = 0, own_squares = 0, before, squares_before, all, all_squares;
+	double     share, goal, margin;
+	struct range ret = whole;
+
+	__syncthreads();
+	if (threadIdx.x == 0)
+		shared->count = key_of(row.top);
+	for (uint32_t i = threadIdx.x; i < BINS; i += DRAW_THREADS)
+		shared->bins[i] = 0;
+#pragma unroll 5
+	for (uint32_t i = threadIdx.x / 4; i < pieces; i += DRAW_THREADS / 4) {
+		uint32_t id = i * step * PIECE + (i * 2654435761u >> 28) * GUESS_EACH + lane * 4; /* anywhere in the piece */
+		float    v[4];
+
+		load4<adjusted>(&row, id, v);
+#pragma unroll
+		for (uint32_t j = 0; j < 4; j++) {
+			bool some = id + j < row.count;
+
+			valid += some;
+			least = some ? fminf(least, v[j]) : least;
+			sample[i * GUESS_EACH + lane * 4 + j] = v[j];
+		}
+	}
+	share = (double)total_of(valid, shared) / (double)row.count;
+	key = __reduce_min_sync(~0u, key_of(least));
+	if (threadIdx.x % 32 == 0)
+		atomicMin(&shared->count, key);
+	__syncthreads();
+	bins_a_unit = (BINS - 1) / fmaxf(fminf(row.top - logit_of(shared->count), depth), 1e-30f);
+	for (uint32_t i = threadIdx.x; i < pieces * GUESS_EACH; i += DRAW_THREADS)
+		if (key_of(sample[i]) >= max(kept.key, KEY_LEAST))
+			atomicAdd(&shared->bins[(uint32_t)fminf((row.top - sample[i]) * bins_a_unit, BINS - 1)], 1);
+	__syncthreads();
+	for (uint32_t i = 0; i < each; i++) {
+		float w = by_weight ? exp2_approximate(-((float)(first + i) + 0.5f) / bins_a_unit * row.scale) : 1;
+
+		mass[i] = (word)((float)shared->bins[first + i] * w * 0x1p40f);
+		square[i] = (word)((float)shared->bins[first + i] * w * w * 0x1p40f);
+		own += mass[i];
+		own_squares += square[i];
+	}
+	before = before_of(own, shared, &all);
+	squares_before = before_of(own_squares, shared, &all_squares);
+	goal = by_weight ? (double)all - (double)(total - target) / (double)UNIT * share * 0x1p40 : (double)target * share * 0x1p40;
+	if (threadIdx.x == 0)
+		shared->left = all_squares;
+	__syncthreads();
+	own = before;
+	own_squares = squares_before;
+	for (uint32_t i = 0; i < each; i++) {
+		if ((double)own < goal && (double)(own + mass[i]) >= goal) { /* one bin of all; two more of its kind */
+			float w = by_weight ? exp2_approximate(-((float)(first + i) + 0.5f) / bins_a_unit * row.scale) : 1;
+
+			shared->left = (by_weight ? all_squares - own_squares : own_squares + square[i]) + (word)(2 * w * w * 0x1p40f);
+		}
+		own += mass[i];
+		own_squares += square[i];
+	}
+	__syncthreads();
+	margin = 4.5 * sqrt((double)shared->left * 0x1p40);
+	if (threadIdx.x == 0) {
+		shared->high_bin = 0;
+		shared->low_bin = BINS - 1;
+	}
+	__syncthreads();
+	for (uint32_t i = 0; i < each; i++) {
+		if ((double)before < goal - margin && (double)(before + mass[i]) >= goal - margin)
+			shared->high_bin = first + i;
+		if ((double)before < goal + margin && (double)(before + mass[i]) >= goal + margin)
+			shared->low_bin = first + i;
+		before += mass[i];
+	}
+	__syncthreads();
+	if (shared->low_bin < BINS - 1)
+		ret.low = max(whole.low, key_of(row.top - (float)(shared->low_bin + 1) / bins_a_unit));
+	if (shared->high_bin > 0)
+		ret.high = max(ret.low, min(whole.high, key_of(row.top - (float)shared->high_bin / bins_a_unit)));
 	return ret;
 }
 
@@ -389,7 +576,7 @@ template <bool adjusted> static __device__ int32_t pick_in(const struct row *row
 		own += weights[j];
 	}
 	up = warp_before(own, &total);
-	if (plain && total > 0) {
+	if (!ties && total > 0) { /* the sum was made in another order */
 		left = (word)((double)left / (double)sum * (double)total);
 		left = left < total ? left : total - 1;
 	}
@@ -454,7 +641,7 @@ enum cut { CUT, CUT_ABOVE, CUT_BELOW };
 template <bool adjusted> static DEVICE_NOINLINE __device__ enum cut cut_ties(const struct row *row, struct kept *kept, uint32_t key,
     word target, bool by_weight, struct sample_shared *shared)
 {
-	word     above = gather<adjusted>(row, *kept, key + 1, key, by_weight, shared).above;
+	word     above = gather<adjusted, true>(row, *kept, key + 1, key, by_weight, shared).above;
 	word     weight = by_weight ? weight_of_entry(row, key) : 1;
 	word     left = target - above, total;
 	uint32_t lane = threadIdx.x % 32, ties = kept->key == key ? kept->ties : UINT32_MAX;
@@ -464,15 +651,13 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ enum cut cut_ties(con
 	__syncthreads();
 	for (uint32_t p = threadIdx.x / 32; p < row->pieces; p += DRAW_WARPS) {
 		uint32_t number = 0;
+		float    v[8];
 
-		for (uint32_t h = 0; h < 2; h++) {
-			uint32_t first = p * PIECE + h * (PIECE / 2) + lane * 4;
-			float    v[4];
-
-			load4<adjusted>(row, first, v);
-			for (uint32_t j = 0; j < 4; j++)
-				number += key_of(v[j]) == key && is_kept(*kept, key, first + j);
-		}
+		load_piece(row, p, v);
+		if (adjusted)
+			adjust_piece(row, p, load_piece_changes(row, p), v);
+		for (uint32_t j = 0; j < 8; j++)
+			number += key_of(v[j]) == key && is_kept(*kept, key, p * PIECE + j / 4 * (PIECE / 2) + lane * 4 + j % 4);
 		number = __reduce_add_sync(~0u, number);
 		if (lane == 0)
 			row->sums[p] = number;
@@ -486,19 +671,33 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ enum cut cut_ties(con
 	return CUT;
 }
 
-/* All that S says is kept into the list if there is room, else its sums into those of pieces. */
-template <bool adjusted> static DEVICE_NOINLINE __device__ void settle(const struct row *row, struct selection *s,
+/* All that S says is kept: sums of pieces; LISTED where there is room for a list. */
+template <bool adjusted> static DEVICE_NOINLINE __device__ void settle(const struct row *row, struct selection *s, bool lists,
     struct sample_shared *shared)
 {
-	struct gathered found = gather<adjusted>(row, s->kept, s->kept.key, UINT32_MAX, true, shared);
-
-	s->listed = found.n <= row->room;
-	s->n = found.n;
+	s->listed = false;
+	if (lists) {
+		s->n = gather<adjusted, true>(row, s->kept, s->kept.key, UINT32_MAX, false, shared).n;
+		s->listed = s->n <= row->room;
+	}
 	if (s->listed)
-		sort_falling(s->n);
+		sort_falling(s->n, shared);
 	else
-		gather<adjusted>(row, s->kept, s->kept.key, s->kept.key - 1, true, shared);
+		gather<adjusted, false>(row, s->kept, s->kept.key, s->kept.key, true, shared);
 }
+
+/* How many pieces have a logit whose key is KEY or more. */
+static __device__ uint32_t count_pieces(const struct row *row, uint32_t key)
+{
+	uint32_t reached = 0;
+
+	for (uint32_t base = 0; base < row->pieces; base += DRAW_THREADS)
+		reached += (uint32_t)__syncthreads_count(base + threadIdx.x < row->pieces &&
+		                                         key_of(row->most[base + threadIdx.x]) >= key);
+	return reached;
+}
+
+enum { LISTED_PIECES = 64 };
 
 /* Narrows what is kept to its largest ones whose number (BY_WEIGHT: weight) reaches TARGET > 0 of TOTAL.  LOW: a key that the
  * last of them is likely to have or to exceed. */
@@ -507,9 +706,18 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void select(const str
 {
 	struct range    whole = { s->kept.key, key_of(row->top) }, range = { max(low, s->kept.key), whole.high };
 	struct gathered found;
+	uint32_t        reached = count_pieces(row, range.low);
 
+	/* Few pieces, or surely few logits: all of them into the list. */
+	if (reached * PIECE > row->room && (by_weight ? reached > LISTED_PIECES : target > row->pieces / 2))
+		range = guess<adjusted>(row, s->kept, whole, target, total, by_weight, depth, shared);
 	for (int attempt = 0;;) { /* WHOLE holds the last one kept; RANGE may */
-		found = gather<adjusted>(row, s->kept, range.low, range.high, by_weight, shared);
+		if (whole.low > whole.high) { /* rounding: it is the last one above */
+			s->kept = { whole.low, UINT32_MAX };
+			settle<adjusted>(row, s, true, shared);
+			return;
+		}
+		found = gather<adjusted, true>(row, s->kept, range.low, range.high, by_weight, shared);
 		if (found.n <= row->room) {
 			if (target > found.above && target <= found.above + found.inside)
 				break;
@@ -522,12 +730,11 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void select(const str
 			else
 				whole.low = range.high + 1;
 			range = whole;
-			attempt = max(attempt, 1);
 		} else if (range.low == range.high) {
 			enum cut cut = cut_ties<adjusted>(row, &s->kept, range.low, target, by_weight, shared);
 
 			if (cut == CUT || (cut == CUT_BELOW && range.low <= whole.low)) { /* rounding: there is no more */
-				settle<adjusted>(row, s, shared);
+				settle<adjusted>(row, s, true, shared);
 				return;
 			}
 			if (cut == CUT_BELOW)
@@ -535,28 +742,26 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void select(const str
 			else
 				whole.low = range.high + 1;
 			range = whole;
-			attempt = max(attempt, 1);
 		} else if (attempt < 4) {
-			range = narrow<adjusted>(row, s->kept, whole, range, target, total, by_weight, attempt == 0 && row->pieces >= 64,
-			    depth, shared);
+			range = narrow<adjusted>(row, s->kept, whole, range, target, total, by_weight, shared);
 			attempt++;
 		} else { /* sure and slow: what weighs next to nothing has no bins */
 			uint32_t middle = range.low + (range.high - range.low) / 2;
 
-			if (gather<adjusted>(row, s->kept, middle + 1, middle, by_weight, shared).above >= target)
+			if (gather<adjusted, true>(row, s->kept, middle + 1, middle, by_weight, shared).above >= target)
 				range.low = middle + 1;
 			else
 				range.high = middle;
 		}
 	}
-	sort_falling(found.n);
+	sort_falling(found.n, shared);
 	s->n = by_weight ? reach(row, found.n, 32, target - found.above, shared) : (uint32_t)(target - found.above);
 	s->listed = range.high == key_of(row->top);
 	if (s->n > 0)
 		s->kept = { (uint32_t)(row->list[s->n - 1] >> 32), ~(uint32_t)row->list[s->n - 1] + 1 };
 	__syncthreads();
-	if (!s->listed && !by_weight && target <= row->room)
-		settle<adjusted>(row, s, shared);
+	if (!s->listed && !by_weight && target <= SORT_FEW)
+		settle<adjusted>(row, s, true, shared);
 	else if (!s->listed) /* the sums of pieces lack what is in the list */
 		for (uint32_t i = threadIdx.x; i < s->n; i += DRAW_THREADS)
 			atomicAdd(&row->sums[~(uint32_t)row->list[i] / PIECE], weight_of_entry(row, (uint32_t)(row->list[i] >> 32)));
@@ -571,12 +776,8 @@ static __device__ uint32_t least_of_number(const struct row *row, uint32_t k)
 	if (k > row->pieces)
 		return low;
 	while (low < high) { /* LOW: reached by K pieces or more */
-		uint32_t middle = low + (high - low + 1) / 2, own = 0, reached = 0;
+		uint32_t middle = low + (high - low + 1) / 2, reached = count_pieces(row, middle);
 
-		for (uint32_t base = 0; base < row->pieces; base += DRAW_THREADS) {
-			own = base + threadIdx.x < row->pieces ? key_of(row->most[base + threadIdx.x]) : 0;
-			reached += (uint32_t)__syncthreads_count(own >= middle);
-		}
 		if (reached < k)
 			high = middle - 1;
 		else
@@ -588,29 +789,42 @@ static __device__ uint32_t least_of_number(const struct row *row, uint32_t k)
 }
 
 /* A key so that what is below it weighs no more than about ALLOWED: of pieces whose largest logit is less all, of others what is
- * not their largest logit, and each logit less than the key says.  Sums of pieces are there. */
+ * not their largest logit, and each logit less than the key says.  Sums of pieces are there.  A warp looks at one level of 16,
+ * then of 16 between two of them: of powers of two below the largest weight. */
 static __device__ uint32_t least_of_weight(const struct row *row, word allowed, struct sample_shared *shared)
 {
-	uint32_t high = key_of(row->top), low = max(KEY_LEAST, key_of(row->top - 45 / row->scale)); /* what is less has no weight */
+	struct level {
+		float depth, sum;
+	} *pieces = (struct level *)shared_memory();
+	uint32_t warp = threadIdx.x / 32;
+	float    from = 0, step = 46.0f / (float)DRAW_WARPS; /* what is less has no weight */
 
-	for (int i = 0; i < 12 && low < high; i++) { /* LOW: allowed */
-		uint32_t middle = low + (high - low + 1) / 2;
-		float    limit = share_of(logit_of(middle), row->top, row->scale) * UNIT;
-		word     own = 0;
+	if (row->pieces > LIST_ROOM)
+		return KEY_LEAST;
+	for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS)
+		pieces[p] = { (row->top - row->most[p]) * row->scale, (float)row->sums[p] };
+	for (int round = 0; round < 2; round++) {
+		float    depth = from + step * (float)(warp + 1), others = (PIECE - 1) * exp2_approximate(-depth) * UNIT, sum = 0;
+		uint32_t level = 0;
 
-		for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS) {
-			float most = row->most[p];
-			word  sum = row->sums[p], weight = weight_of(most, row->top, row->scale);
-			word  rest = sum > weight ? sum - weight : 0, others = (word)((PIECE - 1) * limit);
+		__syncthreads();
+		for (uint32_t p = threadIdx.x % 32; p < row->pieces; p += 32) {
+			float rest = fmaxf(pieces[p].sum - exp2_approximate(-pieces[p].depth) * UNIT, 0);
 
-			own += key_of(most) < middle ? sum : min(rest, others);
+			sum += pieces[p].depth > depth ? pieces[p].sum : fminf(rest, others);
 		}
-		if (total_of(own, shared) <= allowed)
-			low = middle;
-		else
-			high = middle - 1;
+		for (int o = 16; o; o >>= 1)
+			sum += __shfl_xor_sync(~0u, sum, o);
+		if (threadIdx.x % 32 == 0)
+			shared->sums[warp] = sum <= (float)allowed;
+		__syncthreads();
+		while (level < DRAW_WARPS - 1 && !shared->sums[level])
+			level++;
+		from += step * (float)level;
+		step /= (float)DRAW_WARPS;
 	}
-	return low;
+	__syncthreads();
+	return max(KEY_LEAST, key_of(row->top - (from + step * (float)DRAW_WARPS) / row->scale));
 }
 
 /* The least key whose share of the largest weight is MIN_P or more. */

@@ -222,8 +222,9 @@ static void fill_rows(batch_of_rows *batch, bool extras)
 	}
 }
 
-/* Rows that are wide enough to be looked at in parts: flat and steep ones, of equal and of distinct logits. */
-static void fill_wide_rows(batch_of_rows *batch)
+/* Rows that are wide enough to be looked at in parts: flat and steep ones, of equal and of distinct logits.  EXTRAS: by turns with
+ * penalties, a mask, both and log probabilities. */
+static void fill_wide_rows(batch_of_rows *batch, bool extras)
 {
 	static const struct sample_params ways[] = {
 		{ 1, 1, 0, 50 }, { 1, 1, 0, 700 }, { 1, 1, 0, 5000 }, { 1, 0.95f, 0, 0 }, { 0.5f, 0.5f, 0, 0 }, { 1, 0.9999999f, 0, 0 },
@@ -240,6 +241,17 @@ static void fill_wide_rows(batch_of_rows *batch)
 
 				job->params = way;
 				job->params.seed = random_word(&random);
+				if (extras && batch->jobs.size() % 4 != 1) {
+					job->params.repetition = 1.2f;
+					job->params.presence = 0.5f;
+					job->params.frequency = 0.25f;
+					job->slot = 1 + (uint32_t)batch->jobs.size() % SLOTS;
+					job->bias_count = (uint32_t)batch->slots[job->slot - 1].bias.size();
+				}
+				if (extras && batch->jobs.size() % 4 < 2)
+					job->mask = add_mask(batch, &random, batch->jobs.size() % 3 ? 50 : 1);
+				if (extras && batch->jobs.size() % 5 == 0)
+					job->params.logprobs = 1 + SAMPLE_TOP_MAX;
 				for (int i = 0; fine && i < vocab; i++)
 					logits[i] = random_value(&random) * spread;
 				for (int i = 0; fine && spread > 2 && i < 30; i++)
@@ -272,7 +284,7 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 	struct backend_step_times times = {};
 
 	if (wide)
-		fill_wide_rows(&batch);
+		fill_wide_rows(&batch, extras);
 	else
 		fill_rows(&batch, extras);
 	rows = (uint32_t)batch.jobs.size();
@@ -301,14 +313,14 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 		else
 			sample_draw<false>(batch.jobs.data(), arrays, vocab, { &mark, 9 }, &times);
 	}), extras, seed);
-	if (!wide) { /* a warp draws the rows without filters alike */
+	if (!wide) { /* the other kernel draws rows without filters alike */
 		std::vector<int32_t>     plain(rows, -77), host(rows, -77);
 		struct sample_arrays     others = arrays;
 
 		others.ids = plain.data();
 		others.host_ids = host.data();
 		expect_runs(rescan(&batch, &others, extras, each, pieces, rows));
-		expect_runs(emulate(rows, 32, 0, { .seed = seed }, [&] {
+		expect_runs(emulate(rows, PLAIN_THREADS, 0, { .seed = seed }, [&] {
 			if (extras)
 				sample_draw_plain<true>(batch.jobs.data(), others, vocab, { &mark, 9 }, &times);
 			else
@@ -319,7 +331,7 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 			bool filters = p->temperature > 0 && p->top_k != 1 && ((p->top_k > 0 && p->top_k < vocab) || p->top_p < 1 ||
 			    p->min_p > 0);
 
-			expect(filters || (plain[r] == ids[r] && host[r] == ids[r]), "row %u: a warp drew %d, not %d", r, plain[r], ids[r]);
+			expect(filters || (plain[r] == ids[r] && host[r] == ids[r]), "row %u, plain: %d, not %d", r, plain[r], ids[r]);
 		}
 	}
 	expect(mark == 9 && times.computed > 0 && times.end > times.computed, "mark and clocks");
@@ -408,7 +420,8 @@ int main(void)
 	vocab = 20001;
 	stride = 20008;
 	for (uint32_t room : { 64, 1024, (int)LIST_ROOM })
-		test_draws(false, true, room, room);
+		for (int extras = 0; extras < 2; extras++)
+			test_draws(extras, true, room, room);
 	test_slots();
 	test_notes();
 	return finish("sampler");
