@@ -107,10 +107,31 @@ __device__ static inline float byte_largest(const float v[4])
 	return byte_larger(byte_larger(fabsf(v[0]), fabsf(v[1])), byte_larger(fabsf(v[2]), fabsf(v[3])));
 }
 
+/* Four bytes as byte_from_f8 gives them, by the hardware where it can. */
+__device__ static inline uint32_t byte_word_f8(const float v[4])
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+	uint16_t low, high;
+
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
+	return low | (uint32_t)high << 16;
+#else
+	return byte_from_f8(v[0]) | (uint32_t)byte_from_f8(v[1]) << 8 | (uint32_t)byte_from_f8(v[2]) << 16 |
+	    (uint32_t)byte_from_f8(v[3]) << 24;
+#endif
+}
+
 __device__ static inline void byte_put(bool i8, uint8_t *q, uint32_t k, const float v[4], float scale)
 {
 	uint32_t word = 0;
 
+	if (!i8 && !isnan(scale)) {
+		const float each[4] = { v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale };
+
+		*(uint32_t *)(q + k) = byte_word_f8(each);
+		return;
+	}
 	for (int i = 0; i < 4; i++)
 		word |= (uint32_t)byte_rounded(i8, v[i], scale) << 8 * i;
 	*(uint32_t *)(q + k) = word;

@@ -423,9 +423,9 @@ extern const struct weight_layout layout_bytes;
 /* What ROWS inputs of linear layers take at most when they were rounded to bytes. */
 uint64_t    byte_scratch_bytes(const struct cuda_backend *cuda, uint64_t rows, uint32_t width);
 /* As linear_run, of a matrix of bytes; rounds X itself where the checkpoint wants that, unless it is that of OF, which may be
- * NULL, and was rounded before. */
+ * NULL, and was rounded before.  Y has room for Y_ROWS rows, of which those behind ROWS get anything. */
 enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
-    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float);
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, uint32_t y_rows, int to_float);
 /* Where a kernel that writes all of ROWS, for the rows of the step, rounds them to as well: nowhere if nobody wants that.  When
  * it was launched, and rows_written, byte_rounded_by. */
 struct byte_target;
@@ -448,6 +448,9 @@ bool        byte_library_run(struct cuda_backend *cuda, const struct byte_librar
     void *y);
 void        byte_library_end(struct byte_library *library);
 void        byte_destroy(struct cuda_backend *cuda);
+/* What was chosen: so many notes, and one of them in words; false: there are not so many. */
+uint32_t    byte_notes(const struct cuda_backend *cuda);
+bool        byte_note(const struct cuda_backend *cuda, uint32_t index, char *ret, size_t size);
 /* TO[i] = row OFFSET + INDEX[i] of it (OFFSET without an index), or is added to, for the rows of the step. */
 enum status byte_embed(struct cuda_backend *cuda, const struct backend_weight *w, const int32_t *index, uint32_t offset, int add,
     struct cuda_rows *to);

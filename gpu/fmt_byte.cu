@@ -9,8 +9,10 @@
  * Where the kernels have run: on an H200, and on the host under the emulator of tests/gpu/emulate. */
 #include "gpu/fmt_byte_load.cuh"
 #include "gpu/launch.cuh"
+#include "gpu/linear_own.h"
 #include "gpu/types.cuh"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -304,19 +306,17 @@ uint64_t byte_scratch_bytes(const struct cuda_backend *cuda, uint64_t rows, uint
 	return cuda->kernels == KERNELS_OWN ? byte_rounded_bytes(rows, width) : 0;
 }
 
-static enum status run_own(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
-    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
+/* Of inputs X, or of those that were ROUNDED if the kind wants that. */
+static enum status run_rounded(struct cuda_backend *cuda, const struct backend_weight *w, const struct byte_rounding &rounded,
+    const void *x, uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
 {
 	enum byte_kind       kind = (enum byte_kind)w->byte.kind;
-	struct byte_rounding rounded = {};
 	struct byte_product  p = {};
 	byte_function       *kernel;
 	struct tensor_layout layouts[3];
 	tensor_map           maps[3];
 	uint32_t             blocks;
 
-	if (!byte_wide(kind) && round_rows(cuda, w, of, x, x_stride, rows, &rounded))
-		return cuda->fault;
 	p.w_scales = w->byte.scales;
 	p.x_scales = rounded.scales;
 	p.x_scale_stride = rounded.scale_stride;
@@ -345,15 +345,26 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 	    maps[2], p);
 }
 
+static enum status run_own(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
+{
+	struct byte_rounding rounded = {};
+
+	if (!byte_wide((enum byte_kind)w->byte.kind) && round_rows(cuda, w, of, x, x_stride, rows, &rounded))
+		return cuda->fault;
+	return run_rounded(cuda, w, rounded, x, x_stride, rows, y, y_stride, to_float);
+}
+
 /* Whether the library serves products of LIBRARY_LEAST rows and more: it is asked once for each shape and bucket of rows, in a
- * rehearsal, and serves where row 0 has the bits of our own kernel. */
+ * rehearsal, and serves where row 0 has the bits of our own kernel which takes longer. */
 enum { LIBRARY_LEAST = 65, PLANS_MAX = 256 };
 
 struct byte_plan {
 	uint32_t n, k, granule, bucket;
 	int      to_float;
 	enum weight_input    input;
-	bool                 agrees;
+	bool                 agrees, serves;
+	float                us, own_us; /* of the library and of our own kernel, if it agrees; rounding is in neither */
 	cublasLtMatmulAlgo_t algo;
 };
 
@@ -390,15 +401,32 @@ static const struct byte_plan *find_plan(const struct cuda_backend *cuda, const 
 	return NULL;
 }
 
+uint32_t byte_notes(const struct cuda_backend *cuda) { return cuda->byte_plans ? cuda->byte_plans->count : 0; }
+
+bool byte_note(const struct cuda_backend *cuda, uint32_t index, char *ret, size_t size)
+{
+	const struct byte_plan *plan;
+
+	if (index >= byte_notes(cuda))
+		return false;
+	plan = &cuda->byte_plans->plans[index];
+	snprintf(ret, size, "linear %u x %u of bytes%s, up to %u rows: %s; cuBLASLt %.1f us%s, own %.1f us", plan->n, plan->k,
+	    plan->to_float ? " to float32" : "", plan->bucket, plan->serves ? "cuBLASLt" : "own kernel",
+	    (double)plan->us, plan->agrees ? "" : ", which there is not or has other bits", (double)plan->own_us);
+	return true;
+}
+
 /* Both multiply random rows, since in a rehearsal X holds nothing of worth, and row 0 is compared. */
 static enum status ask_library(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
-    uint32_t rows,
-    void *y, uint32_t y_stride, int to_float)
+    uint32_t rows, void *y, uint32_t y_stride, int to_float)
 {
-	size_t              bytes = w->rows * (to_float ? sizeof(float) : element_bytes(cuda));
-	char               *row = (char *)malloc(2 * bytes);
-	struct byte_plan    plan = { w->rows, w->columns, w->byte.granule, bucket_of(rows), to_float, w->input };
-	struct byte_library library = {};
+	const struct backend_weight *weights[LINEAR_ROTATE_MAX];
+	size_t               bytes = w->rows * (to_float ? sizeof(float) : element_bytes(cuda));
+	char                *row = (char *)malloc(2 * bytes);
+	uint32_t             count = linear_same_shape(cuda, w, weights), launches = linear_launches(rows);
+	struct byte_plan     plan = { w->rows, w->columns, w->byte.granule, bucket_of(rows), to_float, w->input };
+	struct byte_library  library = {};
+	struct byte_rounding rounded = {};
 
 	if (!cuda->byte_plans)
 		cuda->byte_plans = (struct byte_plans *)calloc(1, sizeof *cuda->byte_plans);
@@ -407,13 +435,23 @@ static enum status ask_library(struct cuda_backend *cuda, const struct backend_w
 		return STATUS_OK; /* ours serves */
 	}
 	rows_random(cuda, (void *)x, (uint64_t)rows * x_stride, 1, 42);
-	if (!run_own(cuda, w, NULL, x, x_stride, rows, y, y_stride, to_float) &&
+	if (!round_rows(cuda, w, NULL, x, x_stride, rows, &rounded) &&
+	    !run_rounded(cuda, w, rounded, x, x_stride, rows, y, y_stride, to_float) &&
 	    !cuda_check(cuda, cudaMemcpyAsync(row, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") &&
 	    byte_library_begin(cuda, w, NULL, x, x_stride, rows, y_stride, to_float, NULL, &library)) {
 		plan.algo = library.algo;
 		plan.agrees = byte_library_run(cuda, &library, w, y) &&
 		    !cuda_check(cuda, cudaMemcpyAsync(row + bytes, y, bytes, cudaMemcpyDeviceToHost, cuda->stream), "comparing bits") &&
 		    !cuda_check(cuda, cudaStreamSynchronize(cuda->stream), "comparing bits") && memcmp(row, row + bytes, bytes) == 0;
+		if (plan.agrees) {
+			plan.us = time_launches(cuda, launches, [&](uint32_t i) {
+				return byte_library_run(cuda, &library, weights[i % count], y);
+			});
+			plan.own_us = time_launches(cuda, launches, [&](uint32_t i) {
+				return run_rounded(cuda, weights[i % count], rounded, x, x_stride, rows, y, y_stride, to_float) == STATUS_OK;
+			});
+			plan.serves = plan.us > 0 && plan.us < plan.own_us;
+		}
 		byte_library_end(&library);
 	}
 	cudaStreamSynchronize(cuda->stream);
@@ -423,12 +461,12 @@ static enum status ask_library(struct cuda_backend *cuda, const struct backend_w
 }
 
 enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
-    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, int to_float)
+    uint32_t x_stride, uint32_t rows, void *y, uint32_t y_stride, uint32_t y_rows, int to_float)
 {
 	const struct backend_limits *limits = &cuda->scratch.limits;
 	const struct byte_plan      *plan = find_plan(cuda, w, rows, to_float);
-	/* The library wants rows by fours, and Y has no more of them than there are. */
-	bool                         may = w->byte.kind == BYTE_F8 && rows >= LIBRARY_LEAST && rows % 4 == 0;
+	/* The library wants rows by fours. */
+	bool                         may = w->byte.kind == BYTE_F8 && rows >= LIBRARY_LEAST && (rows + 3) / 4 * 4 <= y_rows;
 	struct byte_library          library;
 	enum status                  status;
 
@@ -437,7 +475,7 @@ enum status byte_run(struct cuda_backend *cuda, const struct backend_weight *w, 
 	if (!byte_wide((enum byte_kind)w->byte.kind) &&
 	    (w->columns > limits->width || (rows > limits->rows && rows > limits->logit_rows)))
 		return STATUS_INVALID;
-	if (may && plan && plan->agrees &&
+	if (may && plan && plan->serves &&
 	    byte_library_begin(cuda, w, of, x, x_stride, rows, y_stride, to_float, &plan->algo, &library)) {
 		bool done = byte_library_run(cuda, &library, w, y);
 

@@ -56,6 +56,8 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
+	BYTE_OUT_TOKENS = 32, /* rows of results that a warpgroup turns over in shared memory at once */
+	BYTE_OUT_PITCH = 64 * 2 + 16, /* bytes of a row there: of 64 results, and so many more that banks differ */
 	BYTE_ROUND_GROUPS = 8, /* of a block, each by a warp */
 	BYTE_ROUND_VALUES = BYTE_ROUND_GROUPS * 128,
 	BYTE_ROUND_THREADS_MAX = 1024,
@@ -98,10 +100,14 @@ __host__ __device__ static inline constexpr uint32_t byte_panels(enum byte_kind 
 	return tiles > 1 || token_tile == BYTE_TOKENS_MAX ? 1 : byte_wide(kind) && token_tile == 64 ? 2 : 4;
 }
 
-/* Sums in registers: with two of them one is begun before the one before it is added. */
+/* Sums in registers: while one is added those behind it are multiplied, so that few rows do not wait for every 128 inputs. */
 __host__ __device__ static inline constexpr int byte_sums(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
 {
-	return byte_wide(kind) ? token_tile * tiles >= BYTE_TOKENS_MAX ? 1 : 2 : token_tile == BYTE_TOKENS_MAX && tiles > 1 ? 1 : 2;
+	return byte_wide(kind) ? token_tile * tiles >= BYTE_TOKENS_MAX ? 1 : 2 :
+	    token_tile <= 16 ? tiles > 1 ? 6 : 8 :
+	    token_tile <= 32 ? 4 :
+	    token_tile == 64 && tiles == 1 ? 4 :
+	    token_tile == BYTE_TOKENS_MAX && tiles > 1 ? 1 : 2;
 }
 
 /* Decoded wide weights in registers: with two of them one is decoded while the tensor cores have the other. */
@@ -113,7 +119,8 @@ __host__ __device__ static inline constexpr int byte_buffers(uint32_t token_tile
 /* Stages that are multiplied in one go. */
 __host__ __device__ static inline constexpr uint32_t byte_round(enum byte_kind kind, uint32_t token_tile, uint32_t tiles)
 {
-	return byte_panels(kind, token_tile, tiles) == 1 && (byte_wide(kind) || byte_sums(kind, token_tile, tiles) == 2) ? 2 : 1;
+	return byte_wide(kind) ? byte_panels(kind, token_tile, tiles) == 1 ? 2 : 1 :
+	    byte_panels(kind, token_tile, tiles) == 1 ? byte_sums(kind, token_tile, tiles) > 1 ? 2 : 1 : token_tile <= 16 ? 2 : 1;
 }
 
 /* Scales of a granule. */
@@ -125,11 +132,18 @@ __host__ __device__ static inline uint32_t byte_x_bytes(enum byte_kind kind, uin
 	return token_tile * (uint32_t)BYTE_GROUP * (byte_wide(kind) ? 2 : 1);
 }
 
+/* Whether results go through shared memory, so that they are stored by 16 bytes: of many rows that would else take long. */
+__host__ __device__ static inline bool byte_turns(const struct byte_product *p)
+{
+	return p->token_tile == BYTE_TOKENS_MAX && p->output != BYTE_OUT_F32 && p->y_stride % 8 == 0 && ((uintptr_t)p->y & 15) == 0 &&
+	    p->tile_rows % 8 == 0;
+}
+
 /* Where things lie in shared memory, from an address that is a multiple of 1024 on. */
 struct byte_shared {
 	uint32_t activations, stage_bytes; /* of a stage: where its activations begin, and its length */
 	uint32_t x_scales, x_scale_bytes;  /* of a stage */
-	uint32_t ones, w_scales, barriers, end;
+	uint32_t ones, w_scales, barriers, out, end;
 };
 
 __host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_kind kind, const struct byte_product *p)
@@ -146,7 +160,8 @@ __host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_ki
 	s.ones = s.x_scales + p->stages * s.x_scale_bytes;
 	s.w_scales = s.ones + p->token_tile * 4;
 	s.barriers = s.w_scales + granules * byte_scale_stride(p->groups) * 4;
-	s.end = s.barriers + 2 * p->stages * 8;
+	s.out = byte_round_up(s.barriers + 2 * p->stages * 8, 16);
+	s.end = s.out + (byte_turns(p) ? p->warpgroups * (uint32_t)(BYTE_OUT_TOKENS * BYTE_OUT_PITCH) : 0);
 	return s;
 }
 
@@ -278,10 +293,10 @@ struct byte_rounding {
 	uint32_t    mark_value;
 };
 
-/* Bytes of rounded rows and their scales, and where the scales begin. */
+/* Bytes of rounded rows and their scales, and where the scales begin: of rows by fours, which cuBLASLt reads. */
 __host__ __device__ static inline uint64_t byte_rounded_scales(uint64_t rows, uint32_t width)
 {
-	return (rows * byte_round_up(width, BYTE_ALIGN) + 255) / 256 * 256;
+	return ((rows + 3) / 4 * 4 * byte_round_up(width, BYTE_ALIGN) + 255) / 256 * 256;
 }
 __host__ __device__ static inline uint64_t byte_rounded_bytes(uint64_t rows, uint32_t width)
 {
@@ -471,16 +486,78 @@ template <bool WIDE, int MT> __device__ static inline void byte_promote(float *t
 	}
 }
 
+/* The bits of VALUE as the 16-bit type of OUTPUT. */
+__device__ static inline uint16_t byte_short(enum byte_output output, float value)
+{
+	union {
+		__nv_bfloat16 b;
+		__half        h;
+		uint16_t      bits;
+	} u = {};
+
+	if (output == BYTE_OUT_BF16)
+		u.b = __float2bfloat16(value);
+	else /* the largest half stands for what is larger */
+		u.h = __float2half(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value);
+	return u.bits;
+}
+
 __device__ static inline void byte_store(const struct byte_product *p, uint32_t token, uint32_t row, float value)
 {
 	size_t at = (size_t)token * p->y_stride + row;
 
 	if (p->output == BYTE_OUT_F32)
 		((float *)p->y)[at] = value;
-	else if (p->output == BYTE_OUT_BF16)
-		((__nv_bfloat16 *)p->y)[at] = __float2bfloat16(value);
-	else /* the largest half stands for what is larger */
-		((__half *)p->y)[at] = __float2half(value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value);
+	else
+		((uint16_t *)p->y)[at] = byte_short(p->output, value);
+}
+
+/* Stores 64 outputs of MT rows, which warpgroup GROUP has in TOTAL: outputs FIRST_ROW + ROW …, rows FIRST_TOKEN …. */
+template <int MT, class S> __device__ static inline void byte_turn(const struct byte_product *p, char *shared, uint32_t group,
+    const S *total, uint32_t row, uint32_t first_row, uint32_t first_token)
+{
+	const uint32_t thread = threadIdx.x % 128, lane = thread % 32, mine = thread / 32 * 16 + lane / 4;
+	char          *out = shared + group * (BYTE_OUT_TOKENS * BYTE_OUT_PITCH);
+	float          w[2] = { 1, 1 };
+
+	if (!p->granule)
+		for (uint32_t h = 0; h < 2; h++) {
+			uint32_t at = first_row + row + mine + 8 * h;
+
+			w[h] = p->w_scales[at < p->n ? at : p->n - 1];
+		}
+#pragma unroll
+	for (int part = 0; part < MT / BYTE_OUT_TOKENS; part++) {
+		const uint32_t token = first_token + part * BYTE_OUT_TOKENS;
+
+		if (token >= p->rows) /* the same for all */
+			return;
+#pragma unroll
+		for (int i = 0; i < BYTE_OUT_TOKENS / 2; i++) {
+			uint32_t at = i / 4 * 8 + lane % 4 * 2 + i % 2, from = token + at < p->rows ? token + at : p->rows - 1;
+			float    x = p->x_scales && !p->x_scale_stride ? p->x_scales[from] : 1;
+			float    v = byte_scaled(total[part * (BYTE_OUT_TOKENS / 2) + i], x, w[i / 2 % 2]);
+
+			*(uint16_t *)(out + at * BYTE_OUT_PITCH + (mine + i / 2 % 2 * 8) * 2) = byte_short(p->output, v);
+		}
+		named_barrier_sync(2 + group, 128);
+#pragma unroll
+		for (uint32_t i = thread; i < BYTE_OUT_TOKENS * 8; i += 128) {
+			uint32_t at = i / 8, eight = i % 8 * 8;
+
+			if (token + at < p->rows && row + eight < p->tile_rows && first_row + row + eight < p->n) {
+				uint16_t      *to = (uint16_t *)p->y + (size_t)(token + at) * p->y_stride + first_row + row + eight;
+				const uint16_t *from = (const uint16_t *)(out + at * BYTE_OUT_PITCH + eight * 2);
+
+				if (first_row + row + eight + 8 <= p->n)
+					*(uint4 *)to = *(const uint4 *)from;
+				else
+					for (uint32_t j = 0; first_row + row + eight + j < p->n; j++)
+						to[j] = from[j];
+			}
+		}
+		named_barrier_sync(2 + group, 128);
+	}
 }
 
 /* A place in the ring, and how often it was passed. */
@@ -597,13 +674,29 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 	byte_release(&c->empty[before], c->lane);
 }
 
+/* Until at most PENDING multiplications have not ended: a constant, when loops are unrolled. */
+__device__ static inline void byte_wait(int pending)
+{
+	switch (pending) {
+	case 0: wgmma_wait<0>(); break;
+	case 1: wgmma_wait<1>(); break;
+	case 2: wgmma_wait<2>(); break;
+	case 3: wgmma_wait<3>(); break;
+	case 4: wgmma_wait<4>(); break;
+	case 5: wgmma_wait<5>(); break;
+	case 6: wgmma_wait<6>(); break;
+	default: wgmma_wait<7>();
+	}
+}
+
 /* Totals of panels' sums; W0 and W1: where in words scales of the upper and lower eight rows of a warp's sixteen are, at ONES if
  * nothing has any. */
 template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte_total(struct byte_consumer *c,
     float (*total)[MT / 2], const uint32_t *w_at, const uint32_t *w0, const uint32_t *w1)
 {
 	constexpr int P = byte_panels(KIND, MT, T), S = byte_round(KIND, MT, T), H = byte_parts(KIND, MT, T), COUNT = S * P * T * H;
-	constexpr int SUMS = byte_sums(KIND, MT, T), BUFFERS = byte_buffers(MT, T);
+	constexpr int SUMS = byte_sums(KIND, MT, T) < COUNT ? byte_sums(KIND, MT, T) : COUNT, BUFFERS = byte_buffers(MT, T);
+	constexpr int BEHIND = byte_wide(KIND) || SUMS == 1 ? 1 : SUMS - 1; /* so much later a multiplication is waited for */
 	const struct byte_product *p = c->p;
 	const float   *words = (const float *)c->shared;
 	const uint32_t panel = p->tile_rows * BYTE_GROUP, x_bytes = byte_x_bytes(KIND, MT), x_step = p->x_scale_stride ? MT : 0;
@@ -616,9 +709,9 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 		/* A round of stages, in which the tensor cores need not wait for a sum to be added if there are two, nor for weights to
 		 * be decoded.  Nothing reaches into the next round: the compiler would not see which registers are in use. */
 #pragma unroll
-		for (int j = 0; j <= COUNT; j++) {
+		for (int j = 0; j < COUNT + BEHIND; j++) {
 			const int   h = j / (P * T * H), q = j / (T * H) % P, t = j / H % T;
-			const bool  early = j < COUNT && BUFFERS == 2 && (SUMS == 2 || j % H); /* what is before it need not have ended */
+			const bool  early = j < COUNT && BUFFERS == 2 && (SUMS > 1 || j % H); /* what is before it need not have ended */
 			const char *w, *x;
 
 			if (j < COUNT && j % (P * T * H) == 0) {
@@ -634,14 +727,11 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 				byte_decode<KIND, H>(a[j % BUFFERS], w, j % H);
 			if (early)
 				byte_multiply<KIND, MT, H>(sum[j / H % SUMS], a[j % BUFFERS], w, x, j % H);
-			if (j > 0) {
-				const int i = j - 1, stage = i / (P * T * H), at = i / H % T; /* of what is waited for */
+			if (j >= BEHIND) {
+				const int i = j - BEHIND, stage = i / (P * T * H), at = i / H % T; /* of what is waited for */
 				uint32_t  g = (step + stage) * P + i / (T * H) % P;
 
-				if (early)
-					wgmma_wait<1>();
-				else
-					wgmma_wait<0>();
+				byte_wait((j < COUNT ? early ? j : j - 1 : COUNT - 1) - i);
 				if (i % H == H - 1) {
 					wgmma_settle<MT / 2>(sum[i / H % SUMS]);
 					g = p->granule ? g < p->groups ? g : p->groups - 1 : 0; /* behind the last group there are only zeros */
@@ -728,6 +818,13 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 		else
 			byte_total<KIND, MT, T>(&consumer, total, w_at, w0, w1);
 		dependency_wait(); /* the producer has waited, but not for what follows here */
+		if constexpr (MT == BYTE_TOKENS_MAX)
+			if (byte_turns(&p)) {
+#pragma unroll
+				for (int t = 0; t < T; t++)
+					byte_turn<MT>(&p, shared + s.out, group, total[t], 64 * (group + p.warpgroups * t), first_row, first_token);
+				continue;
+			}
 #pragma unroll
 		for (int t = 0; t < T; t++) {
 			uint32_t row = 64 * (group + p.warpgroups * t) + warp % 4 * 16 + lane / 4;

@@ -26,7 +26,7 @@
 
 enum { WORKSPACE_BYTES = 32 << 20, PLANS_MAX = 1024, ASK = 16, CANDIDATES_MAX = 16, OWN_MAX = 6, DONOR_MAX = 3,
     HOPPER_FAMILY = 66, DONOR = 6144,
-	ROTATE_MAX = 8, REPLAYS = 3, TIMED_BYTES = 4 << 20, TILE = 16, REFERENCES_MAX = 64 };
+	REPLAYS = 3, TIMED_BYTES = 4 << 20, TILE = 16, REFERENCES_MAX = 64 };
 static const float SILU_US = 1; /* of the other kernel, at least */
 
 enum way { WAY_PLAIN, WAY_LIBRARY, WAY_SKINNY };
@@ -245,9 +245,7 @@ static void ask_donor(struct cuda_backend *cuda, const struct product *p, uint32
 
 /* ---- Timing ---- */
 
-/* Microseconds of one of LAUNCHES launches, LAUNCH(0), LAUNCH(1), …: the median of some replays of a graph of them; 0 when one
- * fails. */
-template <class F> static float time_launches(struct cuda_backend *cuda, uint32_t launches, F launch)
+float linear_time(struct cuda_backend *cuda, uint32_t launches, linear_launch *launch, void *context)
 {
 	struct linear_plan *linear = cuda->linear;
 	cudaGraph_t         graph = NULL;
@@ -258,7 +256,7 @@ template <class F> static float time_launches(struct cuda_backend *cuda, uint32_
 	if (cuda_check(cuda, cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal), "timing a linear layer"))
 		return 0;
 	for (uint32_t i = 0; i < launches && fine; i++)
-		fine = launch(i);
+		fine = launch(context, i);
 	cuda_check(cuda, cudaStreamEndCapture(cuda->stream, &graph), "timing a linear layer");
 	fine = fine && !cuda->fault && !cuda_check(cuda, cudaGraphInstantiate(&exec, graph, 0), "timing a linear layer");
 	for (int i = 0; i <= REPLAYS && fine; i++) {
@@ -350,13 +348,13 @@ static uint32_t bucket_of(uint32_t rows)
 	return bucket > 32 && bucket / 4 * 3 >= rows ? bucket / 4 * 3 : bucket;
 }
 
-static uint32_t same_shape(const struct cuda_backend *cuda, const struct backend_weight *w,
-    const struct backend_weight *ret[ROTATE_MAX])
+uint32_t linear_same_shape(const struct cuda_backend *cuda, const struct backend_weight *w,
+    const struct backend_weight *ret[LINEAR_ROTATE_MAX])
 {
 	uint32_t count = 1;
 
 	ret[0] = w;
-	for (const struct backend_weight *other = cuda->weights; other && count < ROTATE_MAX; other = other->next)
+	for (const struct backend_weight *other = cuda->weights; other && count < LINEAR_ROTATE_MAX; other = other->next)
 		if (other != w && !other->int4 == !w->int4 && !other->data == !w->data && other->rows == w->rows && other->columns ==
 		    w->columns &&
 		    (w->data || (other->byte.kind == w->byte.kind && other->byte.granule == w->byte.granule && other->input == w->input)))
@@ -438,11 +436,11 @@ static enum status choose(struct cuda_backend *cuda, const struct backend_weight
     uint32_t rows,
     void *y, uint32_t y_stride, int to_float, struct plan *plan)
 {
-	const struct backend_weight *weights[ROTATE_MAX];
+	const struct backend_weight *weights[LINEAR_ROTATE_MAX];
 	struct candidates            list = {};
 	struct product               p;
 	uint64_t bytes = (uint64_t)w->rows * w->stride * element_bytes(cuda);
-	uint32_t weight_count = same_shape(cuda, w, weights), launches = rows <= 128 ? 12 : rows <= 1024 ? 4 : 2;
+	uint32_t weight_count = linear_same_shape(cuda, w, weights), launches = linear_launches(rows);
 	bool     timed = bytes >= TIMED_BYTES;
 
 	*plan = { w->rows, w->columns, w->stride, bucket_of(rows), to_float };
@@ -525,7 +523,7 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 	if (w->cut)
 		return run_cut(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	if (w->byte.values)
-		return byte_run(cuda, w, NULL, x, x_stride, rows, y, y_stride, to_float);
+		return byte_run(cuda, w, NULL, x, x_stride, rows, y, y_stride, rows, to_float);
 	if (w->int4)
 		return int4_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	cuda->step.launches++;
@@ -605,7 +603,8 @@ const char *cuda_notes(struct backend *b, uint32_t index)
 	if (index == 0)
 		return upload_note(cuda_of(b));
 	if (index > linear->count)
-		return step_note(cuda_of(b), index - linear->count - 1);
+		return byte_note(cuda_of(b), index - linear->count - 1, linear->note, sizeof linear->note) ? linear->note :
+		    step_note(cuda_of(b), index - linear->count - 1 - byte_notes(cuda_of(b)));
 	if (plan->us > 0) {
 		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written);
 		cublasLtMatmulAlgoConfigGetAttribute(&plan->algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &written);
@@ -648,9 +647,9 @@ template <class F> static enum status time_ways(struct backend *b, const struct 
     double *ret, F time)
 {
 	struct cuda_backend         *cuda = cuda_of(b);
-	const struct backend_weight *weights[ROTATE_MAX];
+	const struct backend_weight *weights[LINEAR_ROTATE_MAX];
 	struct linear_job            job = { w, NULL, NULL, stride_of(w->columns), rows, stride_of(w->rows), to_float };
-	uint32_t count = w->data || w->byte.values ? same_shape(cuda, w, weights) : 0;
+	uint32_t count = w->data || w->byte.values ? linear_same_shape(cuda, w, weights) : 0;
 	size_t   x_bytes = (size_t)rows * job.x_stride * element_bytes(cuda);
 	size_t   y_bytes = (size_t)(rows + 3) * job.y_stride * sizeof(float); /* byte_library_begin rounds up to 4 rows */
 	char    *data = NULL;
@@ -726,10 +725,10 @@ static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job,
 	float us = 0;
 
 	cuda->step.dependent = job->dependent;
-	if (!byte_run(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
+	if (!byte_run(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->rows, job->to_float))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
 			return byte_run(cuda, weights[i % count], NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride,
-			    job->to_float) == STATUS_OK;
+			    job->rows, job->to_float) == STATUS_OK;
 		});
 	cuda->step.dependent = 0;
 	return us;
@@ -826,7 +825,7 @@ enum status cuda_linear(struct backend *b, const struct backend_weight *w, const
 		cuda->rounded = NULL;
 	}
 	status = w->byte.values ?
-	    byte_run(cuda, w, from, input, from->stride, cuda->step.rows, to->data, to->stride, 0) :
+	    byte_run(cuda, w, from, input, from->stride, cuda->step.rows, to->data, to->stride, to->rows, 0) :
 	    linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
 	rows_written(to);
 	to->bias = bias ? bias->vector : NULL;
@@ -849,12 +848,12 @@ static char *first_row(struct cuda_backend *cuda, const void *y, size_t bytes)
 static enum status consider_gated(struct cuda_backend *cuda, const struct linear_job *job, struct plan *plan)
 {
 	const struct plan           *other = same_kernel(cuda, plan, job->rows);
-	const struct backend_weight *weights[ROTATE_MAX];
+	const struct backend_weight *weights[LINEAR_ROTATE_MAX];
 	struct skinny_variant        variants[SKINNY_VARIANTS_MAX];
 	size_t      bytes = job->w->rows / 2 * element_bytes(cuda);
 	char       *two = first_row(cuda, job->y, bytes);
 	bool        timed = job->w->bytes >= TIMED_BYTES;
-	uint32_t    weight_count = same_shape(cuda, job->w, weights), count;
+	uint32_t    weight_count = linear_same_shape(cuda, job->w, weights), count;
 	enum status status = two ? STATUS_OK : STATUS_NOMEM;
 
 	count = skinny_variants(job->w->rows, job->w->columns, job->rows, (uint32_t)cuda->multiprocessors, 1, variants);

@@ -4,7 +4,10 @@
 
 #include "gpu/cuda.h"
 
-enum { LINEAR_SKINNY_ROWS = 64 }; /* of x: for more, weights are not what takes the time */
+enum {
+	LINEAR_SKINNY_ROWS = 64, /* of x: for more, weights are not what takes the time */
+	LINEAR_ROTATE_MAX = 8    /* weights that a trial goes over, so that none is found in a cache */
+};
 
 /* y [rows][y_stride] = x · Wᵀ, or with GATED silu(gate · x) · (up · x), W = gate | up. */
 struct linear_job {
@@ -20,5 +23,23 @@ struct linear_job {
 struct skinny_variant;
 enum status linear_skinny(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant);
 enum status linear_portable(struct cuda_backend *cuda, const struct linear_job *job);
+
+/* ---- Trials at start (linear.cu) ---- */
+
+/* Microseconds of one of LAUNCHES launches, LAUNCH(context, 0), LAUNCH(context, 1), …, which say whether they could be: the median
+ * of some replays of a graph of them; 0 when one fails. */
+typedef bool linear_launch(void *context, uint32_t i);
+float linear_time(struct cuda_backend *cuda, uint32_t launches, linear_launch *launch, void *context);
+
+template <class F> static inline float time_launches(struct cuda_backend *cuda, uint32_t launches, F launch)
+{
+	return linear_time(cuda, launches, [](void *context, uint32_t i) -> bool { return (*(F *)context)(i); }, &launch);
+}
+
+/* W and others that lie like it; returns how many. */
+uint32_t linear_same_shape(const struct cuda_backend *cuda, const struct backend_weight *w,
+    const struct backend_weight *ret[LINEAR_ROTATE_MAX]);
+/* Launches of a trial with so many rows. */
+static inline uint32_t linear_launches(uint32_t rows) { return rows <= 128 ? 12 : rows <= 1024 ? 4 : 2; }
 
 #endif

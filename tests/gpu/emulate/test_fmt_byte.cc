@@ -241,16 +241,18 @@ template <enum byte_kind KIND> static const char *run_kernel(const struct byte_p
 
 /* Rows FIRST … FIRST + ROWS of the world's product: y [rows][n], or what is wrong. */
 static std::vector<float> run(const struct world &world, uint32_t first, uint32_t rows, uint32_t multiprocessors, uint64_t seed,
-    uint32_t *ret_tiles = NULL)
+    enum byte_output output = BYTE_OUT_F32, uint32_t y_stride = 0)
 {
-	uint32_t            y_stride = world.n + 5, groups = (world.k + 127) / 128;
-	bool                wide = byte_wide(world.kind);
-	std::vector<float>  y((size_t)rows * y_stride, 12345), result((size_t)rows * world.n), x_scales;
+	uint32_t            groups = (world.k + 127) / 128;
+	bool                wide = byte_wide(world.kind), narrow = output != BYTE_OUT_F32;
+	std::vector<float>  y, result((size_t)rows * world.n), x_scales;
 	struct byte_product p = {};
 	struct tensor_layout layouts[3];
 	tensor_map          maps[3];
 	const char         *error;
 
+	y_stride = y_stride ? y_stride : world.n + 5;
+	y.assign((size_t)rows * y_stride, 12345);
 	/* Scales of those rows alone. */
 	p.x_scale_stride = world.x_scale_stride ? (rows + 3) / 4 * 4 : 0;
 	if (p.x_scale_stride) {
@@ -264,7 +266,7 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	p.w_scales = world.w_scales.data();
 	p.x_scales = wide ? NULL : x_scales.data();
 	p.y = y.data();
-	p.output = BYTE_OUT_F32;
+	p.output = output;
 	p.n = world.n;
 	p.k = world.k;
 	p.rows = rows;
@@ -280,8 +282,6 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	layouts[2] = p.x_scale_stride ? byte_scale_map(&p) : layouts[1];
 	for (int i = 0; i < 3; i++)
 		CHECK(tensor_map_encode(&layouts[i], &maps[i]) == 0, "map %d", i);
-	if (ret_tiles)
-		*ret_tiles = p.tiles;
 	uint32_t tiles = p.row_tiles * p.token_tiles, blocks = tiles < multiprocessors ? tiles : multiprocessors;
 	/* Activations and their scales are what the kernel before has written; it may still read what lies where y will. */
 	std::vector<emulate_range> before = { { y.data(), y.size() * sizeof(float) }, { x_scales.data(),
@@ -298,7 +298,17 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	}
 	CHECK(!error, "%s %u × %u, %u rows, seed %llu: %s", kind_names[world.kind], world.n, world.k, rows, (unsigned long long)seed,
 	    error ? error : "");
-	for (uint32_t r = 0; r < rows; r++) {
+	for (uint32_t r = 0; r < rows && narrow; r++) {
+		const uint16_t *row = (const uint16_t *)y.data() + (size_t)r * y_stride;
+
+		for (uint32_t o = world.n; o < y_stride; o++)
+			CHECK(row[o] == ((const uint16_t *)&y.back())[((size_t)r * y_stride + o) % 2],
+			    "%s: row %u of 16 bits is written behind its end", kind_names[world.kind], r);
+		for (uint32_t o = 0; o < world.n; o++)
+			result[(size_t)r * world.n + o] = output == BYTE_OUT_BF16 ? __bfloat162float(((const __nv_bfloat16 *)row)[o]) :
+			    __half2float(((const __half *)row)[o]);
+	}
+	for (uint32_t r = 0; r < rows && !narrow; r++) {
 		for (uint32_t o = world.n; o < y_stride; o++)
 			CHECK(y[(size_t)r * y_stride + o] == 12345, "%s: row %u is written behind its end", kind_names[world.kind], r);
 		memcpy(&result[(size_t)r * world.n], &y[(size_t)r * y_stride], world.n * sizeof(float));
@@ -344,6 +354,26 @@ static void case_invariance(enum byte_kind kind, uint32_t n, uint32_t k, uint32_
 			CHECK(memcmp(&y[(size_t)which[i] * n], alone[i].data(), n * sizeof(float)) == 0,
 			    "%s %u × %u: row %u has other bits among %u",
 			    kind_names[kind], n, k, which[i], count);
+	}
+}
+
+/* Results of 16 bits, also where they go through shared memory: those of float32, rounded. */
+static void case_narrow(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t rows, uint32_t granule, bool by_group,
+    uint32_t y_stride)
+{
+	struct world       world = make_world(kind, n, k, rows, granule, by_group, false, 7);
+	std::vector<float> exact = run(world, 0, rows, 2, 1);
+
+	for (int half = 0; half < 2; half++) {
+		std::vector<float> y = run(world, 0, rows, 2, 2 + (uint64_t)half, half ? BYTE_OUT_F16 : BYTE_OUT_BF16, y_stride);
+
+		for (size_t i = 0; i < y.size(); i++) {
+			float cut = exact[i] > 65504 ? 65504 : exact[i] < -65504 ? -65504 : exact[i];
+			float want = half ? __half2float(__float2half(cut)) : __bfloat162float(__float2bfloat16(exact[i]));
+
+			CHECK(memcmp(&y[i], &want, sizeof want) == 0, "%s %u × %u, %u rows: row %zu, output %zu is %g in 16 bits, not %g",
+			    kind_names[kind], n, k, rows, i / n, i % n, y[i], want);
+		}
 	}
 }
 
@@ -594,6 +624,12 @@ int main(void)
 		case_product(k, 150, 330, 131, blocks ? 128 : 0, groups, false, 2, 1); /* tiles of 128 rows */
 		case_product(k, 500, 330, 131, blocks ? 128 : 0, groups, false, 4, 2); /* of 256 outputs */
 		case_product(k, 150, 330, 70, 0, false, false, 2, 1);
+		case_product(k, 100, 700, 100, blocks ? 32 : 0, groups, false, 3, 2); /* tiles of 40 outputs */
+		case_narrow(k, 150, 330, 131, blocks ? 128 : 0, groups, 160);
+		case_narrow(k, 60, 700, 121, 0, false, 64);
+		case_narrow(k, 501, 200, 140, 0, false, 504);
+		case_narrow(k, 77, 200, 90, 0, false, 83); /* rows that do not begin at 16 bytes */
+		case_narrow(k, 77, 200, 9, 0, false, 80);
 		case_product(k, 24, 3072, 1, 0, false, false, 3, 1);  /* 64 rows are read of the last panel's 8 */
 		case_product(k, 144, 3072, 1, 0, false, false, 2, 1); /* and of 72 the second 64 */
 		case_invariance(k, 137, 576, blocks ? 64 : 0, groups, 2);
