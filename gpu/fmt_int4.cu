@@ -2,10 +2,11 @@
  * slabs, their way there, and the launches of what fmt_int4.cuh and fmt_octet.cuh compute.  Invariant: a weight is a slab only
  * with kernels = own and activations of 16 bits; every operation that takes a weight takes slabs too.
  *
- * Products.  Up to a number of rows that depends on the weight's shape alone (crossover), the slab is multiplied as it is: by
- * mma.sync up to 8 or 16 rows, by wgmma from there on, in one order of sums.  Above, slices of it are decoded into a workspace and
- * multiplied by cuBLASLt: rounding each weight to 16 bits is the price of the library's speed with many rows.  So a row has the
- * same bits in all steps of up to that many rows, and in all larger ones. */
+ * Products.  Up to SLAB_ROWS rows the slab is multiplied as it is, by mma.sync or by wgmma, and a group's sum is scaled.  Above,
+ * each weight is scaled and rounded to 16 bits: on the way into wgmma's registers, or, of more than FOLDED_ROWS and where there is
+ * no such kernel, in slices of the slab that are decoded into a workspace for cuBLASLt.  These two have the same bits.  So a row
+ * has the same bits in all steps of up to SLAB_ROWS rows, and in all larger ones. */
+#include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
 #include "gpu/launch.cuh"
@@ -185,13 +186,10 @@ void int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const 
 
 /* ---- Products ---- */
 
-/* The most rows that are multiplied as they are: measured on an H200.  One number for a weight, whatever the step. */
-static uint32_t crossover(const struct int4_slab *slab)
-{
-	if (!int4_wide_takes(slab))
-		return 64;
-	return int4_is_small(slab) ? 256 : 512;
-}
+enum {
+	SLAB_ROWS = 64,     /* at most, that are multiplied with sums of groups: one number, whatever the step */
+	FOLDED_ROWS = 1024  /* at most, that are multiplied without decoding the slab into memory: measured on an H200 */
+};
 
 /* WIDE: by the kernel of fmt_int4_wide.cuh. */
 template <class T> static enum status multiply(struct cuda_backend *cuda, struct int4_task *t, const T *x, uint32_t x_stride,
@@ -213,6 +211,28 @@ template <class T> static enum status multiply(struct cuda_backend *cuda, struct
 	};
 
 	return wide ? int4_wide_instance<T>(*t, run) : t->w.eight ? octet_instance<T>(*t, run) : int4_instance<T>(*t, run);
+}
+
+/* By the kernel of fmt_int4_folded.cuh: the same bits as multiply_decoded. */
+template <class T> static enum status multiply_folded(struct cuda_backend *cuda, struct int4_task *t, const T *x,
+    uint32_t x_stride)
+{
+	const struct int4_tiling tiling = int4_tiling_for(&t->w, t->rows, (uint32_t)cuda->multiprocessors);
+	auto run = [=](void (*kernel)(const tensor_map, const struct int4_task)) {
+		uint32_t             shared = int4_folded_size(t, tiling);
+		struct tensor_layout layout = int4_folded_inputs(t, cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16, x, x_stride,
+		    tiling);
+		tensor_map           inputs;
+
+		if (tensor_map_encode(&layout, &inputs))
+			return cuda_check(cuda, cudaErrorInvalidValue, "the inputs of a four-bit product");
+		if (allow_shared(cuda, kernel, INT4_SHARED_MOST, "shared memory of a four-bit product"))
+			return cuda->fault;
+		return launch(cuda, "four-bit product", cuda->step.dependent, kernel, int4_folded_grid(t, tiling),
+		    dim3(int4_folded_threads(tiling)), shared, inputs, *t);
+	};
+
+	return int4_folded_instance<T>(t->w, tiling, run);
 }
 
 /* The slab in slices, each decoded and multiplied by cuBLASLt. */
@@ -252,7 +272,7 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	}
 	const bool wide = int4_wide_suits(slab, rows);
 
-	if (rows > crossover(slab))
+	if (rows > FOLDED_ROWS || (rows > SLAB_ROWS && !int4_folded_takes<T>(*slab)))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
 	struct int4_task task = {};
 
@@ -262,6 +282,8 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	task.rows = rows;
 	task.to_float = to_float;
 	cuda->step.launches++;
+	if (rows > SLAB_ROWS)
+		return multiply_folded<T>(cuda, &task, x, x_stride);
 	return multiply<T>(cuda, &task, x, x_stride, wide);
 }
 

@@ -66,14 +66,13 @@ static const struct kind {
 	{ ", inputs to fp8 by row", WEIGHT_BF16, WEIGHT_INPUT_F8_TOKEN, 0, 0 },
 	{ ", inputs to fp8 by group", WEIGHT_BF16, WEIGHT_INPUT_F8_GROUP, 0, 0 },
 	{ ", inputs to int8 by row", WEIGHT_BF16, WEIGHT_INPUT_I8_TOKEN, 0, 0 },
-	{ ", weights of four bits", WEIGHT_I4, WEIGHT_INPUT_FLOAT, 0, 512 },
+	{ ", weights of four bits", WEIGHT_I4, WEIGHT_INPUT_FLOAT, 0, 64 },
 	{ ", fp8 weights and inputs", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_TOKEN, 0, 0 },
 	{ ", int8 weights and inputs", WEIGHT_I8, WEIGHT_INPUT_I8_TOKEN, 0, 0 },
 	{ ", fp8 weights and inputs in blocks", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_GROUP, 128, 0 },
 	{ ", fp8 weights in blocks", WEIGHT_F8_E4M3, WEIGHT_INPUT_FLOAT, 128, 0 },
 	{ ", int8 weights", WEIGHT_I8, WEIGHT_INPUT_FLOAT, 0, 0 },
 };
-enum { SMALL_TILES = 8, SMALL_PANEL = 300, SMALL_SPLIT = 256 }; /* crossover in fmt_int4.cu, on 132 multiprocessors */
 enum { KINDS = sizeof kinds / sizeof *kinds, STORED_VALUES = 32 << 20 /* of larger matrices no bytes are made up */ };
 
 static const uint32_t sizes[] = { 2048, 512, 256, 128, 72, 64, 32, 16, 8, 4, 1 };
@@ -144,13 +143,6 @@ static void compare_sizes(struct totals *totals, struct backend *b, const struct
 	free(reference), free(output);
 }
 
-static bool is_small(uint32_t n, uint32_t k)
-{
-	uint32_t tiles = ((n + 15) / 16 + 131) / 132;
-
-	return tiles <= SMALL_TILES && (k + 127) / 128 * tiles < SMALL_PANEL;
-}
-
 static void linear_shape(struct totals *totals, const char *dtype, uint32_t n, uint32_t k)
 {
 	struct backend_limits  limits = { .rows = ROWS_MAX, .logit_rows = 1, .vocab = 64, .width = k, .q_heads = 1, .head_dim = 64 };
@@ -190,7 +182,7 @@ static void linear_shape(struct totals *totals, const char *dtype, uint32_t n, u
 	MUST(b->ops->activation_put(b, &x, input, ROWS_MAX));
 	for (unsigned i = 0; i < count; i++) {
 		snprintf(name, sizeof name, "linear %u × %u, %s%s", n, k, dtype, kinds[i].name);
-		compare_sizes(totals, b, w[i], name, kinds[i].split && is_small(n, k) ? SMALL_SPLIT : kinds[i].split, &x, &y);
+		compare_sizes(totals, b, w[i], name, kinds[i].split, &x, &y);
 	}
 	free(input);
 	b->ops->destroy(b);

@@ -1,6 +1,7 @@
 /* test_int4.cc: slabs of four and eight bits, on the host's processor: their values against the reader of stored formats, bit
  * for bit; products against sums in double; a row's bits against the same row in other company. */
 #include "expect.h"
+#include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
 
@@ -328,6 +329,71 @@ template <class T> static void check_product(const struct slab *slab, const char
 		check_product<T>(slab, name, rows, blocks, wide, seed, true);
 }
 
+/* Products of weights that are rounded to T, by blocks of every size: sums in double, and the same bits of all. */
+template <class T> static void check_folded(const struct slab *slab, const char *name, uint32_t rows, int wide, uint64_t seed)
+{
+	const bool         bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
+	uint32_t           k_count = slab->w.columns, n_count = slab->w.rows, stride = (k_count + 7) / 8 * 8 + 8;
+	uint32_t           y_stride = n_count + 3;
+	std::vector<T>     x = inputs<T>(rows, k_count, stride), narrow, first;
+	std::vector<float> y, wide_first;
+
+	expect(int4_folded_takes<T>(slab->w), "%s is not taken", name);
+	for (const struct int4_tiling &tiling : int4_tilings) {
+		struct int4_task task = {};
+		double           worst = 0;
+		uint32_t         beyond = 0;
+
+		y.assign((size_t)rows * y_stride, NAN);
+		narrow.assign((size_t)rows * y_stride, from_float<T>(NAN));
+		task.w = slab->w;
+		task.y = wide ? (void *)y.data() : (void *)narrow.data();
+		task.y_stride = y_stride;
+		task.rows = rows;
+		task.to_float = wide;
+		auto launch = [&](void (*kernel)(const tensor_map, const struct int4_task)) {
+			uint32_t             shared = int4_folded_size(&task, tiling);
+			struct tensor_layout layout = int4_folded_inputs(&task, bfloat ? TENSOR_BF16 : TENSOR_F16, x.data(), stride, tiling);
+			tensor_map           map;
+
+			if (tensor_map_encode(&layout, &map))
+				return "the inputs' map";
+			return emulate(int4_folded_grid(&task, tiling), int4_folded_threads(tiling), shared, { .seed = seed, .before =
+			    { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) }, { (void *)x.data(), x.size() *
+			        sizeof(T) } } }, [&] { kernel(map, task); });
+		};
+		const char *error = int4_folded_instance<T>(slab->w, tiling, launch);
+
+		expect(!error, "%s: %u × %u, %u rows, blocks of %u: %s", name, n_count, k_count, rows, tiling.tokens, error);
+		for (uint32_t r = 0; r < rows; r++)
+			for (uint32_t n = 0; n < y_stride; n++) {
+				double value = wide ? y[(size_t)r * y_stride + n] : to_float(narrow[(size_t)r * y_stride + n]), sum = 0, size = 0;
+
+				if (n >= n_count) {
+					beyond += !isnan(value);
+					continue;
+				}
+				for (uint32_t k = 0; k < k_count; k++) {
+					double product = (double)to_float(from_float<T>(slab->values[(size_t)n * k_count + k])) *
+					    to_float(x[(size_t)r * stride + k]);
+
+					sum += product;
+					size += fabs(product);
+				}
+				value = fabs(value - sum) / ((wide ? 0 : bfloat ? 1.0 / 256 : 1.0 / 2048) * fabs(sum) + 1e-6 * size + 1e-30);
+				worst = value > worst || value != value ? value : worst;
+			}
+		expect(worst <= 1 && !beyond, "%s: %u × %u, %u rows, %u × %u: %.3g of the error that is allowed, %u beyond", name,
+		    n_count, k_count, rows, tiling.tokens, tiling.groups, worst, beyond);
+		if (wide_first.empty()) {
+			wide_first = y;
+			first = narrow;
+		}
+		expect(memcmp(wide_first.data(), y.data(), y.size() * sizeof(float)) == 0 && memcmp(first.data(), narrow.data(),
+		    first.size() * sizeof(T)) == 0, "%s: blocks of %u × %u have other bits", name, tiling.tokens, tiling.groups);
+	}
+}
+
 /* A row alone, at other places, and among other numbers of rows. */
 template <class T> static void check_invariance(const struct slab *slab, const char *name, uint32_t blocks)
 {
@@ -508,6 +574,29 @@ static void test_eight(void)
 	check_product<__nv_bfloat16>(&stack, "a stack of Q8_0 and Q5_0", 6, 4, 1, 9);
 }
 
+/* Rows and columns that end inside a block, a unit and a group; scales of each type. */
+static void test_folded(void)
+{
+	static const struct {
+		int      spec;
+		uint32_t rows, columns, blocks, count;
+		int      wide;
+	} cases[] = { { 4, 280, 640, 3, 70, 1 }, { 9, 197, 203, 2, 66, 0 }, { 10, 70, 416, 4, 131, 1 }, { 5, 40, 288, 1, 65, 0 },
+	    { 1, 53, 288, 2, 67, 0 }, { 2, 37, 512, 1, 65, 1 } };
+
+	for (int i = 0; i < 6; i++) {
+		struct stored stored;
+		struct slab   slab;
+
+		make(&stored, &specs[cases[i].spec], cases[i].rows, cases[i].columns, 0, 0);
+		if (!lay(&slab, { stored.desc }, cases[i].blocks, (uint64_t)i))
+			continue;
+		check_folded<__nv_bfloat16>(&slab, specs[cases[i].spec].name, cases[i].count, cases[i].wide, (uint64_t)i);
+		if (i == 0 || i == 3 || i == 5)
+			check_folded<__half>(&slab, specs[cases[i].spec].name, cases[i].count, 0, 7);
+	}
+}
+
 /* Many orders of events. */
 static void test_orders(void)
 {
@@ -560,6 +649,7 @@ int main(void)
 	test_stack();
 	test_shapes();
 	test_eight();
+	test_folded();
 	test_orders();
 	test_refusals();
 	return finish("int4");
