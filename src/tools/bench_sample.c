@@ -77,8 +77,11 @@ static enum status load_head(struct samples *s, struct error *error)
 	if (!values)
 		return error_set(error, STATUS_NOMEM, "out of memory");
 	for (uint32_t v = 0; v < VOCAB; v++)
-		for (uint32_t c = 0; c < NORMALS; c++)
-			values[(size_t)v * WIDTH + c] = c < 8 ? random_normal(s) : values[(size_t)((v + 7919 * c) % VOCAB) * WIDTH + c % 8];
+		for (uint32_t c = 0; c < 8; c++)
+			values[(size_t)v * WIDTH + c] = random_normal(s);
+	for (uint32_t v = 0; v < VOCAB; v++)
+		for (uint32_t c = 8; c < NORMALS; c++)
+			values[(size_t)v * WIDTH + c] = values[(size_t)((v + 7919 * c) % VOCAB) * WIDTH + c % 8];
 	for (uint32_t p = 0; p < PEAKS; p++)
 		for (uint32_t i = 0; i < 40; i++)
 			values[(size_t)((p * 5003 + i * 3571) % VOCAB) * WIDTH + NORMALS + p] = 24 - 0.7f * (float)i;
