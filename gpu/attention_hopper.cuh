@@ -468,7 +468,14 @@ template <int DIM, int TILES> struct hopper_state {
 	uint32_t at, q[DIM / 16][4]; /* where q lies; of one tile it is in registers, for two there are not enough */
 	float    o[TILES][DIM / 64][4], m[TILES][2], l[TILES][2];
 	int32_t  limit[TILES][2]; /* tokens that a row sees end here */
+	bool     half;            /* of two tiles the last eight rows are not there, as with 24 heads over one */
 };
+
+template <int DIM, int TILES> __device__ static inline bool hopper_absent(const struct hopper_state<DIM, TILES> *state, uint32_t t,
+    uint32_t r)
+{
+	return TILES > 1 && t == TILES - 1 && r == 1 && state->half;
+}
 
 template <class T, int DIM, int TILES> __device__ static inline void hopper_query(const struct hopper_state<DIM, TILES> *state,
     uint32_t t, uint32_t k, uint32_t ret[4])
@@ -488,6 +495,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_begi
 	for (uint32_t t = 0; t < TILES; t++)
 		for (uint32_t r = 0; r < 2; r++)
 			state->limit[t][r] = rows[16 * t + 8 * r].limit;
+	state->half = TILES > 1 && !__any_sync(~0u, state->limit[TILES - 1][1]);
 #pragma unroll
 	for (uint32_t k = 0; k < DIM / 16 && TILES == 1; k++)
 		hopper_query<T, DIM, TILES>(state, 0, k, state->q[k]);
@@ -521,11 +529,13 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 		for (uint32_t i = 0; i < 8; i++)
 			s[t][i / 4][i % 4] = 0;
 	if (keys) {
-#pragma unroll
-		for (uint32_t k = 0; k < DIM / 16; k++) {
-			uint32_t b[4];
+		uint32_t b[DIM / 16][4];
 
-			ldmatrix_x4(b, keys + tile_at<DIM>(token, k * 2 + lane / 8 % 2));
+#pragma unroll
+		for (uint32_t k = 0; k < DIM / 16; k++)
+			ldmatrix_x4(b[k], keys + tile_at<DIM>(token, k * 2 + lane / 8 % 2));
+#pragma unroll
+		for (uint32_t k = 0; k < DIM / 16; k++)
 #pragma unroll
 			for (uint32_t t = 0; t < TILES; t++) { /* rows that are not there: anything, their scores are masked */
 				uint32_t more[4];
@@ -533,10 +543,9 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 
 				if (TILES > 1)
 					hopper_query<T, DIM, TILES>(state, t, k, more);
-				mma_m16n8k16<T>(s[t][0], q, b);
-				mma_m16n8k16<T>(s[t][1], q, b + 2);
+				mma_m16n8k16<T>(s[t][0], q, b[k]);
+				mma_m16n8k16<T>(s[t][1], q, b[k] + 2);
 			}
-		}
 	}
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++)
@@ -546,6 +555,8 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_scor
 			int32_t left = limit - first - (int32_t)(warp * 16 + lane % 4 * 2); /* from this lane's first token on */
 			float   most = -INFINITY;
 
+			if (hopper_absent(state, t, r))
+				continue;
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++) {
 				float *score = &s[t][i / 2][2 * r + i % 2];
@@ -571,11 +582,14 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_weig
 #pragma unroll
 		for (uint32_t r = 0; r < 2; r++) {
 			uint32_t mine = 16 * t + lane / 4 + 8 * r;
-			float4   a = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS);
-			float4   b = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS + 4);
-			float    larger = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-			float    base, factor, sum = 0;
+			float4   a, b;
+			float    larger, base, factor, sum = 0;
 
+			if (hopper_absent(state, t, r))
+				continue;
+			a = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS);
+			b = *(const float4 *)(shared.maxima + mine * HOPPER_WARPS + 4);
+			larger = fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
 			larger = fmaxf(larger, state->m[t][r]);
 			/* A row that has seen nothing yet keeps weights of 0, not exp2(−∞ + ∞). */
 			base = larger == -INFINITY ? 0 : larger;
@@ -597,22 +611,34 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_weig
 		}
 }
 
-/* o += p · v for 16 · 128 / DIM tokens from TOKEN on of a page whose values lie at VALUES and whose weights at WEIGHTS. */
-template <class T, int DIM, int TILES> __device__ static inline void hopper_values(uint32_t weights, uint32_t values,
-    uint32_t first, uint32_t token, struct hopper_state<DIM, TILES> *state)
+/* Fragments of the warp's columns of a page of values, 16 · 128 / DIM tokens each. */
+template <int DIM> constexpr uint32_t hopper_fragments = ATTENTION_PAGE * DIM / 128 / 16;
+template <int DIM> __device__ static inline void hopper_fetch(uint32_t values, uint32_t ret[hopper_fragments<DIM>][4])
+{
+	constexpr uint32_t tokens = 16 * 128 / DIM;
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+#pragma unroll
+	for (uint32_t i = 0; i < hopper_fragments<DIM>; i++)
+		ldmatrix_x4_trans(ret[i], values + tile_at<DIM>(i * tokens + lane % tokens, DIM == 128 ? warp * 2 + lane / 16 : warp));
+}
+
+/* o += p · v for a page whose values are V, and whose weights those at WEIGHTS of tokens from FIRST on. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_values(uint32_t weights, uint32_t first,
+    const uint32_t v[hopper_fragments<DIM>][4], struct hopper_state<DIM, TILES> *state)
 {
 	constexpr uint32_t parts = 128 / DIM; /* of 16 tokens */
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, b[4];
+	uint32_t lane = threadIdx.x % 32;
 
-	ldmatrix_x4_trans(b, values + tile_at<DIM>(token + lane % (16 * parts), parts == 1 ? warp * 2 + lane / 16 : warp));
 #pragma unroll
-	for (uint32_t i = 0; i < parts; i++)
+	for (uint32_t i = 0; i < ATTENTION_PAGE / 16; i++)
 #pragma unroll
 		for (uint32_t t = 0; t < TILES; t++) {
-			uint32_t p[4];
+			const uint32_t *b = v[i / parts] + 2 * (i % parts);
+			uint32_t        p[4];
 
-			ldmatrix_x4(p, weights + tile_at<HOPPER_TOKENS>(16 * t + lane % 16, (first + token) / 8 + 2 * i + lane / 16));
-			mma_m16n8k16<T>(state->o[t][0], p, b + 2 * i);
+			ldmatrix_x4(p, weights + tile_at<HOPPER_TOKENS>(16 * t + lane % 16, first / 8 + 2 * i + lane / 16));
+			mma_m16n8k16<T>(state->o[t][0], p, b);
 			if (parts == 1)
 				mma_m16n8k16<T>(state->o[t][DIM / 64 - 1], p, b + 2);
 		}
@@ -725,6 +751,8 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 		uint32_t count = (uint32_t)(end - first), pages = count > ATTENTION_PAGE ? 2 : 1, own = warp / 4, number = *brought;
 		char    *keys = shared.ring + (number + own) % sizes::stages * 2 * sizes::page;
 		float    s[WIDTH][2][4];
+		uint32_t v[2][hopper_fragments<DIM>][4];
+		constexpr uint32_t early = WIDTH == 1 ? 2 : 1;
 
 		/* By every warp, every time: none falls a phase behind. */
 		for (uint32_t p = 0; p < pages; p++)
@@ -734,17 +762,19 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 		if (own < pages && count < (own + 1) * ATTENTION_PAGE)
 			hopper_clear<T, DIM>(keys + sizes::page, warp % 4, count - own * ATTENTION_PAGE);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
+#pragma unroll
+		for (uint32_t p = 0; p < 2; p++) /* values come while weights are computed, as far as there are registers */
+			if (p < early && p < pages)
+				hopper_fetch<DIM>(shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page), v[p]);
 		hopper_weigh<T, DIM, WIDTH>(shared, state, s);
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-#pragma unroll (WIDTH == 1 ? 2 : 1)
+#pragma unroll
 		for (uint32_t p = 0; p < 2; p++) {
-			uint32_t values = shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page);
-
 			if (p >= pages)
 				break;
-#pragma unroll
-			for (uint32_t token = 0; token < ATTENTION_PAGE; token += 16 * 128 / DIM)
-				hopper_values<T, DIM, WIDTH>(shared_address(shared.weights), values, p * ATTENTION_PAGE, token, state);
+			if (p >= early)
+				hopper_fetch<DIM>(shared_address(shared.ring + ((number + p) % sizes::stages * 2 + 1) * sizes::page), v[p]);
+			hopper_values<T, DIM, WIDTH>(shared_address(shared.weights), p * ATTENTION_PAGE, v[p], state);
 		}
 		__syncwarp();
 		if (lane == 0)
@@ -804,6 +834,11 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 			break;
 		handed += results > 1;
 		waiting += unit->unit.shared;
+		if (unit->unit.next < 0 && (results == 1 || unit->unit.shared)) { /* nothing is left to do but with all blocks */
+			if (unit->unit.shared)
+				hopper_counted(shared, handed - 1);
+			break;
+		}
 	}
 	if (waiting)
 		hopper_share<T, DIM>(job, shared, waiting);

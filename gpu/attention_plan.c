@@ -151,7 +151,8 @@ uint32_t attention_plan(struct attention_planner *planner, const struct attentio
 	}
 	if (total > max)
 		return 0;
-	planner->few = total <= 2 * shape->blocks ? 1 : ATTENTION_FEW; /* TOTAL counts the first of each block twice */
+	/* Blocks that wait keep the next kernel's from beginning.  TOTAL counts the blocks, too. */
+	planner->few = shape == &narrow ? 1 : total > 2 * shape->blocks ? ATTENTION_FEW : ATTENTION_FEW / 4;
 	while (1 + (longest >> shift) >= COSTS)
 		shift++;
 	memset(planner->by_cost, 0xff, sizeof planner->by_cost);

@@ -7,8 +7,8 @@
  * after the other, then those of the groups.  So a block may take a whole group and leave one result, with the same bits.
  *
  * Results are put together by the block that leaves the last of them, which is busy with that for as long as there are many.
- * Where there are more than ATTENTION_FEW, or where no block has more than one unit, each unit's block puts together its share
- * of the rows' columns instead, when it has done all its units: the unit is `shared`.
+ * Where there are more than ATTENTION_FEW, or a quarter of that and no block has two units, or where no block has two runs, each
+ * unit's block puts together its share of the rows' columns instead, when it has done all its units: the unit is `shared`.
  *
  * A unit is a run, or a group where there is work enough for all blocks, a KV head, and a pass: as many rows of (query, head of
  * the group) as a block takes at once, or 16 of them, for all, where no block gets two units that way.  Units are given out

@@ -29,12 +29,10 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 {
 	static uint8_t seen[PARTS_MAX][ATTENTION_RUNS_MAX][16][16];
 	uint32_t       results[PARTS_MAX] = { 0 };
-	uint32_t       most = 0, found = 0, wide = 0, few = ATTENTION_FEW, pass_rows;
+	int            shared[PARTS_MAX] = { 0 }; /* 1: no, 2: yes */
+	uint32_t       most = 0, found = 0, wide = 0, pass_rows;
 
 	memset(seen, 0, sizeof seen);
-	/* Where no block has more than one. */
-	if (used == shape->blocks)
-		few = 1;
 	for (uint32_t b = 0; b < shape->blocks; b++) {
 		uint32_t sum = 0;
 
@@ -51,12 +49,15 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 			    unit->results != ((uint32_t)unit->context + span - 1) / span ||
 			    (results[part] && unit->results != results[part]) || unit->head >= shape->kv_heads ||
 			    unit->pass * (16u << unit->wide) >= unit->rows * shape->group || (unit->wide && shape->pass_rows == 16) ||
-			    unit->shared != (unit->results > few) ||
+			    (unit->shared ? unit->results < 2 : unit->results > ATTENTION_FEW) ||
+			    (shared[part] && shared[part] != 1 + (int)unit->shared) ||
+			    (!unit->shared && !unit->wide && shape->pass_rows > 16 && unit->results > 1) ||
 			    seen[part][(uint32_t)unit->begin / span][unit->head][unit->pass]++)
 				ck_abort_msg("unit %d of block %u: tokens %d…%d of %d, head %u, pass %u", u, b, unit->begin, unit->end,
 				    unit->context, unit->head, unit->pass);
 			found++;
 			wide += unit->wide;
+			shared[part] = 1 + (int)unit->shared;
 			results[part] = unit->results;
 			sum += pages(unit);
 		}
