@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLES_MAX = 1 << 20, TAKE_THREADS = 256, TAKE_BLOCKS = 16, COUNT_WORDS = 4 };
+enum { TABLES_MAX = 1 << 20, TAKE_THREADS = 256, TAKE_BLOCKS = 16, COUNT_WORDS = 4, FEW_ROWS = 32 };
 
 static const uint32_t rung_rows[] = { 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160,
 	192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024 };
@@ -511,11 +511,13 @@ static uint32_t record_ways(const struct cuda_backend *cuda)
 }
 
 /* Prompts of every size for which linear layers choose anew, then every rung: once to choose kernels, and once to record in each
- * way. */
+ * way.  Rungs above FEW_ROWS come from the largest down: several share a choice (bucket_of in linear.cu), and what was chosen for
+ * the most rows serves fewer, while of tiles that just hold 80 rows 96 take twice as many. */
 int cuda_rehearsal(struct backend *b, uint32_t index, uint32_t *ret_rows, uint32_t *ret_sequences)
 {
 	struct cuda_backend *cuda = cuda_of(b);
 	uint32_t             size = 16, prompts = 0, max = cuda->scratch.limits.rows, times = 1 + record_ways(cuda);
+	uint32_t             few = 0, rungs = 0, rung;
 
 	cuda->rehearsing = 1;
 	while (size < max && prompts < index) {
@@ -528,8 +530,11 @@ int cuda_rehearsal(struct backend *b, uint32_t index, uint32_t *ret_rows, uint32
 		return 1;
 	}
 	index -= prompts + 1;
-	if (index / times < cuda->rung_count && cuda->rungs[index / times].rows <= max) {
-		*ret_rows = *ret_sequences = cuda->rungs[index / times].rows;
+	for (; rungs < cuda->rung_count && cuda->rungs[rungs].rows <= max; rungs++)
+		few += cuda->rungs[rungs].rows <= FEW_ROWS;
+	rung = index / times;
+	if (rung < rungs) {
+		*ret_rows = *ret_sequences = cuda->rungs[rung < few ? rung : rungs - 1 - (rung - few)].rows;
 		return 1;
 	}
 	cuda->rehearsing = 0;

@@ -1086,6 +1086,26 @@ static const struct attention_case attention_cases[] = {
 	{ 128, 48, 2, 64, 64, true, false, false, false, 2, { { 8, 4096 }, { 1, 300 } } },
 };
 
+/* Steps of more than 32 sequences are rehearsed from the most down: several sizes share what is chosen, at the first of them. */
+static void case_rehearsal(struct totals *totals)
+{
+	struct pair     pair = open_pair(totals, BF16, &(struct backend_limits){ .rows = 512, .logit_rows = 200, .vocab = 64,
+	    .width = 64, .q_heads = 1, .head_dim = 64 });
+	struct backend *cuda = pair.b[1];
+	uint32_t        rows, count, few = 0, many = 201;
+	bool            fine = true;
+
+	for (uint32_t i = 0; cuda->ops->rehearsal(cuda, i, &rows, &count); i++) {
+		if (count == 1 && rows > 1) /* a prompt */
+			continue;
+		fine = fine && count == rows && (rows > 32 ? few == 32 && rows <= many && (many < 201 || rows == 200) : rows >= few);
+		few = rows > few && rows <= 32 ? rows : few;
+		many = rows > 32 ? rows : many;
+	}
+	note(totals, "rehearsal", &pair, fine && many == 40 ? 0 : 1, 0);
+	close_pair(&pair);
+}
+
 static void run_all(struct totals *totals)
 {
 	static const struct {
@@ -1101,6 +1121,8 @@ static void run_all(struct totals *totals)
 	static const uint32_t four_bit_rows[] = { 1, 9, 20, 70, 300 }; /* by mma.sync, by wgmma, decoded */
 	static const uint32_t widths[] = { 8, 24, 77, 128, 576, 4096, 6144, 13700 };
 
+	if (wanted(totals, "rehearsal"))
+		case_rehearsal(totals);
 	for (int dtype = 0; dtype < DTYPES; dtype++) {
 		for (size_t i = 0; i < sizeof widths / sizeof *widths && wanted(totals, "rows"); i++)
 			case_rows(totals, dtype, widths[i], i % 2 ? 5 : 33);
