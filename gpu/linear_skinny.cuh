@@ -16,6 +16,7 @@
  * order alone, so that a thread holds both.  They are rounded to T before, as silu_gate finds them.
  *
  * Under programmatic dependent launch W of the first stages is fetched before dependency_wait(), x and y are touched after it.
+ * Not of all that have room: small kernels that run meanwhile, and x, would wait behind it for memory.
  *
  * Invariant: producer and consumers count the same stages: passes × ceil(panels of k / panels of a stage). */
 #ifndef PENSTOCK_GPU_LINEAR_SKINNY_CUH
@@ -27,7 +28,8 @@
 
 enum { SKINNY_TOKENS_MAX = 64, SKINNY_PANEL = 64, SKINNY_PANEL_BYTES = 128, SKINNY_TILE = 64, SKINNY_ATOM = 8,
 	SKINNY_BARRIER_BYTES = 1024, SKINNY_STAGES_MAX = SKINNY_BARRIER_BYTES / 16, SKINNY_SHARED_MAX = 232448,
-	SKINNY_BOX_MAX = 256, SKINNY_VARIANTS_MAX = 24 };
+	SKINNY_BOX_MAX = 256, SKINNY_VARIANTS_MAX = 24,
+	SKINNY_EARLY_BYTES = 112 << 10 }; /* of W that a block asks for before dependency_wait() */
 
 /* What measurement decides. */
 struct skinny_variant {
@@ -48,6 +50,7 @@ struct skinny_args {
 	uint32_t passes, pass_units;   /* of a block; outputs of a pass, or one less */
 	uint32_t even, odd;            /* every pass of every block has EVEN outputs, the first ODD of them one more */
 	uint32_t box_units, pitch;     /* a box's outputs; rows of shared memory they take */
+	uint32_t early;                /* stages whose W is fetched before the kernel before has ended */
 	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes; /* weight_bytes: where x lies; copied: W and x of a stage */
 	int      weight_box, input_box; /* enum skinny_box */
 	int      to_float;
@@ -141,6 +144,8 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 	if (a->stages < 2 || a->copied_bytes >= 1 << 20) /* a stage is given back when the next one is read; what a phase counts */
 		return false;
 	ret->shared_bytes = SKINNY_BARRIER_BYTES + a->stages * a->stage_bytes;
+	a->early = (SKINNY_EARLY_BYTES + a->stage_bytes - 1) / a->stage_bytes;
+	a->early = a->early < a->stages ? a->early : a->stages;
 	skinny_matrix(&ret->inputs, type, x, rows, k, x_stride, ret->tokens, a->panels, (enum skinny_box)a->input_box);
 	if (a->weight_box == SKINNY_GROUPED)
 		ret->weights = { type, 5, w, { SKINNY_PANEL, a->units, parts, a->units / SKINNY_ATOM, a->k_panels },
@@ -250,7 +255,7 @@ __device__ static inline void skinny_produce_first(const skinny_args &a, const t
 	uint64_t  once = cache_evict_first();
 	skinny_at at = {};
 
-	while (at.parity == 0 && at.pass < a.passes) {
+	while (at.parity == 0 && at.stage < a.early && at.pass < a.passes) {
 		barrier_expect(&full[at.stage], a.copied_bytes);
 		skinny_fetch_weights(a, weights, ring + (size_t)at.stage * a.stage_bytes, at.pass, at.panel, &full[at.stage], once);
 		at.next(a);
@@ -263,19 +268,20 @@ __device__ static inline void skinny_produce(const skinny_args &a, const tensor_
 {
 	uint64_t  once = cache_evict_first(), often = cache_evict_last();
 	skinny_at at = {};
+	bool      first = true; /* time round the ring */
 
-	while (at.parity == 0 && at.pass < a.passes) {
-		skinny_fetch_inputs(a, inputs, ring + (size_t)at.stage * a.stage_bytes, tokens, at.panel, &full[at.stage], often);
-		at.next(a);
-	}
 	while (at.pass < a.passes) {
 		char *stage = ring + (size_t)at.stage * a.stage_bytes;
 
-		barrier_wait(&empty[at.stage], at.parity ^ 1);
-		barrier_expect(&full[at.stage], a.copied_bytes);
-		skinny_fetch_weights(a, weights, stage, at.pass, at.panel, &full[at.stage], once);
+		if (!first)
+			barrier_wait(&empty[at.stage], at.parity ^ 1);
+		if (!first || at.stage >= a.early) {
+			barrier_expect(&full[at.stage], a.copied_bytes);
+			skinny_fetch_weights(a, weights, stage, at.pass, at.panel, &full[at.stage], once);
+		}
 		skinny_fetch_inputs(a, inputs, stage, tokens, at.panel, &full[at.stage], often);
 		at.next(a);
+		first = first && at.stage;
 	}
 }
 

@@ -117,6 +117,7 @@ template <class T, bool GATED> static std::vector<float> skinny(const char *name
 	plan.args.to_float = wide;
 	plan.args.mark = &mark;
 	plan.args.mark_value = 77;
+	plan.args.early = seed % 2 ? 1 : plan.args.stages;
 	error = run_skinny<T, GATED>(plan, seed);
 	expect(!error, "%s: %s", name, error);
 	expect(mark == 77, "%s: no mark", name);
