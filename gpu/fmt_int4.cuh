@@ -51,12 +51,10 @@ enum {
 	INT4_PANEL_TILES = 24,     /* at most */
 	INT4_BOX = 64,             /* columns of inputs that lie together in shared memory */
 	INT4_STAGES_MAX = 16, INT4_STAGES_LEAST = 3,
-	INT4_LARGE_TILES = 16,     /* panels of more have one share of units and all of shared memory */
-	INT4_LARGE_PANEL = 300,    /* units of tiles */
+	INT4_LARGE_TILES = 16,     /* panels of more have one share of units */
 	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
 	INT4_AHEAD_BYTES = 32 << 10, /* of weights, that are on their way before any input */
-	INT4_SHARED_MOST = 227 << 10, /* of a block, sm_90 */
-	INT4_SHARED_HALF = 112 << 10 /* two blocks a multiprocessor: the next kernel's weights come while this one ends */
+	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */
 };
 
 enum int4_scales {
@@ -424,26 +422,19 @@ struct int4_split {
 	uint32_t k_warps;   /* warp share s of them takes units s, s + k_warps, … */
 };
 
-/* Panels that end soon leave half of the multiprocessor to the next kernel. */
-static inline bool int4_is_small(const struct int4_slab *w)
-{
-	return int4_panel_tiles(*w) <= 8 && int4_units(*w) * int4_panel_tiles(*w) < INT4_LARGE_PANEL;
-}
-
 /* The fewest tiles after each other; of equals those with most tiles to a warp, which share what is loaded of the input. */
 static inline struct int4_split int4_split_of(const struct int4_slab *w)
 {
 	uint32_t          tiles = int4_panel_tiles(*w), units = int4_units(*w);
 	uint32_t          most = int4_has_offsets(*w) || w->eight ? 2 : INT4_EACH_MAX;
-	uint32_t          warps = int4_is_small(w) ? INT4_WARPS / 2 : INT4_WARPS;
 	struct int4_split best = {};
 
 	for (uint32_t each = 1; each <= most && each <= tiles; each++) { /* offsets, and 32 rows, leave registers for two tiles */
 		struct int4_split split = { each, (tiles + each - 1) / each, 0 };
 
-		if (split.row_warps > warps)
+		if (split.row_warps > INT4_WARPS)
 			continue;
-		split.k_warps = tiles > INT4_LARGE_TILES ? 1 : warps / split.row_warps;
+		split.k_warps = tiles > INT4_LARGE_TILES ? 1 : INT4_WARPS / split.row_warps;
 		split.k_warps = split.k_warps < units ? split.k_warps : units;
 		if (!best.each || split.each * best.k_warps <= best.each * split.k_warps)
 			best = split;
@@ -461,7 +452,7 @@ struct int4_task {
 	uint32_t y_stride, rows;
 	int      to_float;
 	struct int4_split split;
-	uint32_t stage_units, stages, room; /* ROOM: of shared memory */
+	uint32_t stage_units, stages;
 	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them */
 	/* int4_size: what follows from these.  Kernels read it as constants. */
 	uint32_t units, tile_bytes, scale_bytes, zero_bytes;
@@ -493,7 +484,6 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 	uint32_t enough = tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
 
 	t->split = int4_split_of(&t->w);
-	t->room = int4_is_small(&t->w) || (tiles > 8 && tiles <= INT4_LARGE_TILES) ? INT4_SHARED_HALF : INT4_SHARED_MOST;
 	t->stages = 1;
 	t->stage_units = 1;
 	while (t->stage_units < units && t->stage_units * each < enough) {
@@ -501,7 +491,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 
 		more.stage_units++;
 		more.stages = INT4_STAGES_LEAST;
-		if (int4_size(&more, rows) > t->room)
+		if (int4_size(&more, rows) > INT4_SHARED_MOST)
 			break;
 		t->stage_units++;
 	}
@@ -509,7 +499,7 @@ static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 		struct int4_task more = *t;
 
 		more.stages++;
-		if (int4_size(&more, rows) > t->room)
+		if (int4_size(&more, rows) > INT4_SHARED_MOST)
 			break;
 		t->stages++;
 	}

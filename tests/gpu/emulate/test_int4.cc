@@ -523,7 +523,7 @@ static void test_shapes(void)
 	static const struct {
 		uint32_t rows, columns, blocks;
 	} shapes[] = { { 16, 1024, 1 }, { 40, 640, 1 }, { 72, 256, 1 }, { 136, 384, 1 }, { 279, 192, 1 }, { 1064, 128, 2 } };
-	static const struct int4_split splits[] = { { 1, 1, 8 }, { 2, 2, 4 }, { 2, 3, 2 }, { 2, 5, 3 }, { 2, 9, 1 }, { 2, 9, 1 } };
+	static const struct int4_split splits[] = { { 1, 1, 8 }, { 1, 3, 5 }, { 1, 5, 2 }, { 2, 5, 3 }, { 2, 9, 1 }, { 2, 9, 1 } };
 
 	for (int i = 0; i < 6; i++) {
 		struct spec   spec = specs[i % 2 ? 4 : 1]; /* AWQ, Q4_1 */
