@@ -33,7 +33,7 @@ enum way { WAY_PLAIN, WAY_LIBRARY, WAY_SKINNY };
 
 struct plan {
 	uint32_t n, k, k_stride, bucket;
-	int      to_float;
+	int      to_float, decoded; /* DECODED: of slices of slabs */
 	enum way way;
 	cublasLtMatmulAlgo_t algo; /* cuBLASLt's, the best of those tried: kept beside WAY_SKINNY too */
 	float    us;               /* its time; 0 = there is none */
@@ -48,7 +48,7 @@ struct plan {
 /* Row 0 of a shape's product with the random row 0, from the first size that was met. */
 struct reference {
 	uint32_t n, k;
-	int      to_float;
+	int      to_float, decoded;
 	char    *bits;
 };
 
@@ -307,6 +307,13 @@ static float time_skinny(struct cuda_backend *cuda, const struct linear_job *job
 
 /* ---- Bits ---- */
 
+/* A slice of a slab.  Slabs of other formats have slices of the same shape: in a rehearsal bits are compared with random values in
+ * its place, the same for all. */
+static int is_decoded(const struct cuda_backend *cuda, const struct backend_weight *w)
+{
+	return w->data && w->data == cuda->scratch.int4;
+}
+
 /* True when row 0 of Y has the bits of the shape's reference, or becomes it. */
 static bool agrees(struct cuda_backend *cuda, const struct backend_weight *w, const void *y, int to_float)
 {
@@ -323,14 +330,14 @@ static bool agrees(struct cuda_backend *cuda, const struct backend_weight *w, co
 	for (uint32_t i = 0; i < linear->reference_count; i++) {
 		const struct reference *r = &linear->references[i];
 
-		if (r->n != w->rows || r->k != w->columns || r->to_float != to_float)
+		if (r->n != w->rows || r->k != w->columns || r->to_float != to_float || r->decoded != is_decoded(cuda, w))
 			continue;
 		same = memcmp(r->bits, row, bytes) == 0;
 		free(row);
 		return same;
 	}
 	if (linear->reference_count < REFERENCES_MAX)
-		linear->references[linear->reference_count++] = { w->rows, w->columns, to_float, row };
+		linear->references[linear->reference_count++] = { w->rows, w->columns, to_float, is_decoded(cuda, w), row };
 	else
 		free(row);
 	return true;
@@ -443,7 +450,7 @@ static enum status choose(struct cuda_backend *cuda, const struct backend_weight
 	uint32_t weight_count = linear_same_shape(cuda, w, weights), launches = linear_launches(rows);
 	bool     timed = bytes >= TIMED_BYTES;
 
-	*plan = { w->rows, w->columns, w->stride, bucket_of(rows), to_float };
+	*plan = { w->rows, w->columns, w->stride, bucket_of(rows), to_float, is_decoded(cuda, w) };
 	if (!product_make(cuda, w->rows, w->columns, w->stride, x_stride, rows, y_stride, to_float, &p))
 		return STATUS_NOMEM;
 	ask(cuda, &p, &p, OWN_MAX, &list);
@@ -457,6 +464,8 @@ static enum status choose(struct cuda_backend *cuda, const struct backend_weight
 		ask_donor(cuda, &p, w->rows, w->columns, more, to_float, &list);
 	if (cuda->rehearsing)
 		rows_random(cuda, (void *)x, (uint64_t)rows * x_stride, 1, 42);
+	if (cuda->rehearsing && plan->decoded)
+		rows_random(cuda, w->data, (uint64_t)w->rows * w->stride, 1 / sqrtf((float)w->columns), 43);
 	for (uint32_t i = 0; i < list.count && !cuda->fault; i++) {
 		float us = 1;
 
@@ -489,7 +498,8 @@ static struct plan *find_plan(struct cuda_backend *cuda, const struct backend_we
 	for (uint32_t i = 0; i < cuda->linear->count; i++) {
 		struct plan *plan = &cuda->linear->plans[i];
 
-		if (plan->bucket == bucket && plan->n == w->rows && plan->k == w->columns && plan->to_float == to_float)
+		if (plan->bucket == bucket && plan->n == w->rows && plan->k == w->columns && plan->to_float == to_float &&
+		    plan->decoded == is_decoded(cuda, w))
 			return plan;
 	}
 	return NULL;

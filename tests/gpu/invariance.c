@@ -5,7 +5,7 @@
  *
  * Linear layers: row 0 … 7 of a product, alone and among up to 2,048 rows, for the shapes of known models and odd ones; with
  * inputs as they are and rounded to fp8 and int8, with fp8 and int8 weights as files have them, and with random weights of four
- * bits, for which sizes up to 256 rows, of large weights up to 512, and those above are two families.
+ * bits and of GGUF's in eight, for which sizes up to 64 rows and those above are two families.
  * Models: 20 prompts alone, among 44 others, and beside a long prefill: the same logits.  Cache: models whose keys and values are
  * bytes.  Exit status 77 where there is no device. */
 #include "base/random.h"
@@ -57,7 +57,7 @@ static void rehearse(struct backend *b, bool on)
  * them, with a scale for each output or each block. */
 static const struct kind {
 	const char        *name;
-	enum weight_format format; /* WEIGHT_BF16, WEIGHT_I4: random */
+	enum weight_format format;
 	enum weight_input  input;
 	uint64_t           block;  /* rows and columns of a scale; 0: one row */
 	uint32_t           split;  /* sizes up to this one have bits of their own */
@@ -67,6 +67,9 @@ static const struct kind {
 	{ ", inputs to fp8 by group", WEIGHT_BF16, WEIGHT_INPUT_F8_GROUP, 0, 0 },
 	{ ", inputs to int8 by row", WEIGHT_BF16, WEIGHT_INPUT_I8_TOKEN, 0, 0 },
 	{ ", weights of four bits", WEIGHT_I4, WEIGHT_INPUT_FLOAT, 0, 64 },
+	{ ", Q8_0", WEIGHT_Q8_0, WEIGHT_INPUT_FLOAT, 0, 64 },
+	{ ", Q5_K", WEIGHT_Q5_K, WEIGHT_INPUT_FLOAT, 0, 64 },
+	{ ", Q6_K", WEIGHT_Q6_K, WEIGHT_INPUT_FLOAT, 0, 64 },
 	{ ", fp8 weights and inputs", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_TOKEN, 0, 0 },
 	{ ", int8 weights and inputs", WEIGHT_I8, WEIGHT_INPUT_I8_TOKEN, 0, 0 },
 	{ ", fp8 weights and inputs in blocks", WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_GROUP, 128, 0 },
@@ -74,6 +77,10 @@ static const struct kind {
 	{ ", int8 weights", WEIGHT_I8, WEIGHT_INPUT_FLOAT, 0, 0 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, STORED_VALUES = 32 << 20 /* of larger matrices no bytes are made up */ };
+
+/* Weights are random values on the device; of slabs, slices are decoded for larger steps. */
+static bool is_random(const struct kind *kind) { return kind->format != WEIGHT_F8_E4M3 && kind->format != WEIGHT_I8; }
+static bool is_slab(const struct kind *kind) { return is_random(kind) && kind->format != WEIGHT_BF16; }
 
 static const uint32_t sizes[] = { 2048, 512, 256, 128, 72, 64, 32, 16, 8, 4, 1 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -91,7 +98,7 @@ static enum status make_kind(struct backend *b, const struct kind *kind, uint32_
 	if (kind->format == WEIGHT_I4)
 		desc.scales = (struct weight_scales){ .type = WEIGHT_F16, .block_rows = 1, .block_columns = 128, .row_blocks = n,
 			.column_blocks = (k + 127) / 128 };
-	if (kind->format == WEIGHT_BF16 || kind->format == WEIGHT_I4)
+	if (is_random(kind))
 		return b->ops->weight_dummy(b, &desc, 1, ret, error);
 	bytes = malloc((size_t)n * k);
 	desc.scales = (struct weight_scales){ .type = WEIGHT_F32, .block_rows = kind->block ? kind->block : 1,
@@ -156,8 +163,7 @@ static void linear_shape(struct totals *totals, const char *dtype, uint32_t n, u
 	char   name[128];
 	unsigned count = KINDS;
 
-	while (count > 1 && kinds[count - 1].format != WEIGHT_BF16 && kinds[count - 1].format != WEIGHT_I4 &&
-	    (uint64_t)n * k > STORED_VALUES)
+	while (count > 1 && !is_random(&kinds[count - 1]) && (uint64_t)n * k > STORED_VALUES)
 		count--;
 	MUST_SAY(plugin_entry_of(totals->plugin)->create(&(struct plugin_options){ "", dtype, totals->kernels }, &b, &error));
 	for (unsigned i = 0; i < count; i++)
@@ -175,7 +181,7 @@ static void linear_shape(struct totals *totals, const char *dtype, uint32_t n, u
 		batch.rows = sizes[s];
 		MUST(b->ops->step_begin(b, &batch));
 		for (unsigned i = 0; i < count; i++)
-			if (i == 0 || kinds[i].format == WEIGHT_I4) /* its decoded slices are other shapes */
+			if (i == 0 || is_slab(&kinds[i])) /* its decoded slices are other shapes */
 				MUST(b->ops->linear(b, w[i], NULL, &x, &y));
 	}
 	rehearse(b, false);
