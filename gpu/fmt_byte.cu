@@ -208,6 +208,8 @@ static enum status round_rows(struct cuda_backend *cuda, const struct backend_we
 
 /* ---- The library's products ---- */
 
+enum { LIBRARY_LEAST = 65 }; /* rows that it may serve */
+
 void byte_library_end(struct byte_library *library)
 {
 	if (library->operation)
@@ -245,6 +247,49 @@ static bool set_scales(const struct backend_weight *w, const struct byte_library
 	    set_attribute(library->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)0); /* it would lose a digit */
 }
 
+/* The library's first choice for the product of LIBRARY, of A to D. */
+static bool first_choice(struct cuda_backend *cuda, const struct byte_library *library, cublasLtMatrixLayout_t a,
+    cublasLtMatrixLayout_t d, cublasLtMatmulAlgo_t *ret)
+{
+	size_t   bytes = linear_workspace_bytes();
+	uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+	int      found = 0;
+	cublasLtMatmulPreference_t      preference;
+	cublasLtMatmulHeuristicResult_t result;
+
+	if (cublasLtMatmulPreferenceCreate(&preference))
+		return false;
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+	if (cublasLtMatmulAlgoGetHeuristic(cuda->blas, library->operation, a, library->b, d, d, preference, 1, &result, &found))
+		found = 0;
+	cublasLtMatmulPreferenceDestroy(preference);
+	if (found != 1 || result.state != CUBLAS_STATUS_SUCCESS)
+		return false;
+	*ret = result.algo;
+	return true;
+}
+
+/* What it would take for more outputs: where blocks would be few it knows nothing that does not split sums. */
+static bool donated_choice(struct cuda_backend *cuda, const struct byte_library *library, const struct backend_weight *w,
+    cudaDataType_t type, cudaDataType_t output, uint32_t rows, cublasLtMatmulAlgo_t *ret)
+{
+	bool found = false;
+
+	for (uint32_t more = 2; more <= 16 && !found; more *= 2) {
+		cublasLtMatrixLayout_t a = NULL, d = NULL;
+		uint64_t               n = (uint64_t)w->rows * more;
+
+		found = !cublasLtMatrixLayoutCreate(&a, type, w->stride, n, w->stride) &&
+		    !cublasLtMatrixLayoutCreate(&d, output, n, rows, (int64_t)n) && first_choice(cuda, library, a, d, ret);
+		if (a)
+			cublasLtMatrixLayoutDestroy(a);
+		if (d)
+			cublasLtMatrixLayoutDestroy(d);
+	}
+	return found;
+}
+
 bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,
     uint32_t x_stride, uint32_t rows, uint32_t y_stride, int to_float, const cublasLtMatmulAlgo_t *algo, struct byte_library *ret)
 {
@@ -252,12 +297,8 @@ bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *
 	cudaDataType_t    type = i8 ? CUDA_R_8I : CUDA_R_8F_E4M3, output = i8 ? CUDA_R_32I : to_float || cuda->dtype == DTYPE_F32 ?
 	    CUDA_R_32F :
 	    cuda->dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-	size_t            bytes = linear_workspace_bytes();
-	uint32_t          schemes = CUBLASLT_REDUCTION_SCHEME_NONE, padded = (rows + 3) / 4 * 4; /* it knows no blocks for fewer */
-	int               found = 0;
-	struct byte_rounding            rounded;
-	cublasLtMatmulPreference_t      preference;
-	cublasLtMatmulHeuristicResult_t result;
+	uint32_t             padded = (rows + 3) / 4 * 4; /* it knows no blocks for fewer */
+	struct byte_rounding rounded;
 
 	*ret = {};
 	if (byte_wide((enum byte_kind)w->byte.kind) || round_rows(cuda, w, of, x, x_stride, rows, &rounded))
@@ -268,23 +309,17 @@ bool byte_library_begin(struct cuda_backend *cuda, const struct backend_weight *
 	    !set_attribute(ret->operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) || !set_scales(w, ret) ||
 	    cublasLtMatrixLayoutCreate(&ret->a, type, w->stride, w->rows, w->stride) ||
 	    cublasLtMatrixLayoutCreate(&ret->b, type, w->stride, padded, w->stride) ||
-	    cublasLtMatrixLayoutCreate(&ret->d, output, w->rows, padded, y_stride) || cublasLtMatmulPreferenceCreate(&preference)) {
+	    cublasLtMatrixLayoutCreate(&ret->d, output, w->rows, padded, y_stride)) {
 		byte_library_end(ret);
 		return false;
 	}
-	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
-	if (!algo && cublasLtMatmulAlgoGetHeuristic(cuda->blas, ret->operation, ret->a, ret->b, ret->d, ret->d, preference, 1, &result,
-	    &found))
-		found = 0;
-	cublasLtMatmulPreferenceDestroy(preference);
-	if (algo)
-		result.algo = *algo;
-	else if (found != 1 || result.state != CUBLAS_STATUS_SUCCESS) {
+	if (algo) {
+		ret->algo = *algo;
+	} else if (!first_choice(cuda, ret, ret->a, ret->d, &ret->algo) &&
+	    !(rows >= LIBRARY_LEAST && donated_choice(cuda, ret, w, type, output, padded, &ret->algo))) {
 		byte_library_end(ret);
 		return false;
 	}
-	ret->algo = result.algo;
 	return true;
 }
 
@@ -357,7 +392,7 @@ static enum status run_own(struct cuda_backend *cuda, const struct backend_weigh
 
 /* Whether the library serves products of LIBRARY_LEAST rows and more: it is asked once for each shape and bucket of rows, in a
  * rehearsal, and serves where row 0 has the bits of our own kernel which takes longer. */
-enum { LIBRARY_LEAST = 65, PLANS_MAX = 256 };
+enum { PLANS_MAX = 256 };
 
 struct byte_plan {
 	uint32_t n, k, granule, bucket;
