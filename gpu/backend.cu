@@ -124,6 +124,7 @@ static void activation_free(struct backend *b, struct activation *a)
 {
 	if (!a->data)
 		return;
+	norm_settle(cuda_of(b));
 	cudaStreamSynchronize(cuda_of(b)->stream);
 	arena_drop(cuda_of(b), &rows_of(a)->block);
 	free(a->data);
@@ -149,6 +150,7 @@ static uint64_t scratch_place(const struct cuda_backend *cuda, const struct back
 	} parts[] = {
 		{ offsetof(struct cuda_scratch, normed), logit_rows * width * element },
 		{ offsetof(struct cuda_scratch, stream), cuda->dtype == DTYPE_F32 ? 0 : rows * stream_stride * sizeof(float) },
+		{ offsetof(struct cuda_scratch, stream_next), cuda->dtype == DTYPE_F32 ? 0 : stream_stride * sizeof(float) },
 		{ offsetof(struct cuda_scratch, rounded), rounded > bytes ? rounded : bytes },
 		{ offsetof(struct cuda_scratch, logits), logit_rows * vocab_stride * sizeof(float) },
 		{ offsetof(struct cuda_scratch, pooled), logit_rows * width * sizeof(float) },

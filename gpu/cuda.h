@@ -12,12 +12,17 @@
  * Postponed work.  A bias, a norm of a delta and the norms of heads are not launched where they are asked for: they are
  * noted beside the activation, and the operation that reads it next does them on the way (rope_kv_write, rms_norm with a
  * residual, layer_norm, gelu, logits).  Whoever else reads the activation calls rows_settle first.
+ *
+ * At one row a norm of the stream with a residual is postponed, too (cuda_backend.postponed): a product whose kernel can do it
+ * itself takes it (norm_take), so that between two products no kernel's start and end are waited for.  It reads and writes
+ * more than one activation, so every other operation begins with norm_settle.
  */
 #ifndef PENSTOCK_GPU_CUDA_H
 #define PENSTOCK_GPU_CUDA_H
 
 #include "gpu/fault.h"
 #include "gpu/metadata.h"
+#include "gpu/postponed.h"
 #include "gpu/stored.h"
 #include "model/backend.h"
 
@@ -253,6 +258,7 @@ struct cuda_scratch {
 	struct arena_block    block;
 	void    *normed;    /* [logit_rows][width] */
 	float   *stream;    /* [rows][stream_stride] */
+	float   *stream_next; /* [stream_stride]: where a postponed norm puts one row of it, and the next one puts it back */
 	void    *rounded;   /* [rows][width]: inputs that were rounded for a weight */
 	float   *logits;    /* [logit_rows][vocab_stride] */
 	float   *pooled;    /* [logit_rows][width] */
@@ -288,6 +294,8 @@ struct cuda_backend {
 	struct linear_plan    *linear;
 	struct byte_plans     *byte_plans; /* fmt_byte.cu */
 	const struct cuda_rows *rounded;   /* whose rows scratch.rounded has as bytes; NULL: nobody's */
+	struct cuda_rows       *postponed; /* whose only row a norm is to write that is not launched yet; NULL: there is none */
+	struct norm_prologue    norm;      /* that one */
 	struct upload         *upload;
 	struct load           *load;
 	struct vector_staging  vectors;
@@ -457,6 +465,10 @@ enum status byte_embed(struct cuda_backend *cuda, const struct backend_weight *w
 
 /* rows.cu */
 enum status rows_settle(struct cuda_backend *cuda, struct cuda_rows *rows);
+/* The postponed norm of the stream, if there is one, is launched. */
+enum status norm_settle(struct cuda_backend *cuda);
+/* Whether X is what a postponed norm writes; if so, RET is for the caller's kernel to do. */
+bool        norm_take(struct cuda_backend *cuda, const void *x, struct norm_prologue *ret);
 void        rows_written(struct cuda_rows *rows); /* DATA holds all of it */
 enum status rows_norm(struct cuda_backend *cuda, struct cuda_rows *x, struct cuda_rows *residual, const float *w,
     float eps, void *y, uint32_t y_stride, uint32_t rows, const int32_t *chosen, const struct byte_target *round);

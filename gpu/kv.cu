@@ -135,7 +135,7 @@ enum status cuda_head_norm(struct backend *b, struct activation *qkv, uint32_t q
 	if (!cuda->step.batch || !q_weight->vector || !k_weight->vector || q_weight->columns != k_weight->columns ||
 	    cuda->step.rows > rows->rows || rows->width != ((uint64_t)q_heads + 2 * (uint64_t)kv_heads) * q_weight->columns)
 		return STATUS_INVALID;
-	if ((rows->norm || rows->q_norm) && rows_settle(cuda, rows))
+	if (rows->norm || rows->q_norm ? rows_settle(cuda, rows) : norm_settle(cuda))
 		return cuda->fault;
 	rows->q_norm = q_weight->vector;
 	rows->k_norm = k_weight->vector;
@@ -191,7 +191,7 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 	if (layer >= kv->desc.layers || cuda->step.rows > rows->rows ||
 	    rows->width != ((uint64_t)q_heads + 2 * (uint64_t)kv->desc.kv_heads) * kv->desc.head_dim)
 		return STATUS_INVALID;
-	if (rows->norm && rows_settle(cuda, rows))
+	if (rows->norm ? rows_settle(cuda, rows) : norm_settle(cuda))
 		return cuda->fault;
 	if (rope && prepare_rotation(cuda, rope))
 		return cuda->fault;

@@ -20,6 +20,8 @@ enum status cuda_embed(struct backend *b, const struct backend_weight *w, struct
 			return STATUS_INVALID;
 	if (w->cut)
 		return STATUS_UNSUPPORTED;
+	if (norm_settle(cuda))
+		return cuda->fault;
 	rows_written(to);
 	if (cuda->dtype != DTYPE_F32 && to->width == cuda->scratch.limits.stream)
 		to->wide = cuda->scratch.stream;
@@ -55,7 +57,7 @@ enum status cuda_embed_add(struct backend *b, const struct backend_weight *w, en
 	}
 	if (w->cut)
 		return STATUS_UNSUPPORTED;
-	if (!to->wide && rows_settle(cuda, to))
+	if (to->wide ? norm_settle(cuda) : rows_settle(cuda, to))
 		return cuda->fault;
 	if (w->byte.values)
 		return byte_embed(cuda, w, by_position ? cuda->arrays.positions : NULL, offset, 1, to);
@@ -101,7 +103,7 @@ template <class T, bool LAYER> static bool launch_norm(const struct cuda_backend
 static void take_input(const struct cuda_backend *cuda, struct norm_job *job, struct cuda_rows *x)
 {
 	job->x_is_wide = x->wide != NULL;
-	job->x = x->wide ? (void *)x->wide : x->data;
+	job->x = x->wide ? (const void *)x->wide : x->data;
 	job->x_stride = x->wide ? cuda->scratch.stream_stride : x->stride;
 }
 
@@ -126,14 +128,69 @@ enum status rows_norm(struct cuda_backend *cuda, struct cuda_rows *x, struct cud
 
 	if (rows == 0)
 		return STATUS_OK;
+	if (norm_settle(cuda))
+		return cuda->fault;
 	if ((residual && (residual->q_norm || residual->wide) && rows_settle(cuda, residual)) || (!x->wide && rows_settle(cuda, x)))
 		return cuda->fault;
 	job.mark = mark_next(cuda, FAULT_NORM);
 	take_input(cuda, &job, x);
 	take_postponed(&job, residual);
+	job.sum = residual && !chosen && job.x != y ? (void *)job.x : NULL;
 	if (round)
 		job.round = *round;
 	FOR_DTYPE(cuda, T, fits = launch_norm<T, false>(cuda, &job, rows));
+	return fits ? cuda_launched(cuda, "rms_norm") : STATUS_UNSUPPORTED;
+}
+
+/* Whether a norm of X with RESIDUAL, to TO, is left to the product that reads it.  Not in a recording that launches plainly: there
+ * kernels meet one another's ends anyway, and the time of either way is seen (step.cu). */
+static bool postpones(const struct cuda_backend *cuda, const struct cuda_rows *x, const struct cuda_rows *residual,
+    const struct cuda_rows *to)
+{
+	const struct step *step = &cuda->step;
+
+	return step->rows == 1 && cuda->kernels == KERNELS_OWN && cuda->major == 9 && !(step->recording && !step->dependent) &&
+	    residual && residual != to && x != to && x->wide && !residual->wide && !residual->bias && !residual->q_norm;
+}
+
+static enum status postpone(struct cuda_backend *cuda, struct cuda_rows *x, struct cuda_rows *residual, const float *w, float eps,
+    struct cuda_rows *to)
+{
+	if (norm_settle(cuda))
+		return cuda->fault;
+	cuda->norm = { x->wide, x->wide == cuda->scratch.stream ? cuda->scratch.stream_next : cuda->scratch.stream, residual->data,
+		to->data, w, residual->norm, residual->norm_eps, eps, x->width };
+	cuda->postponed = to;
+	x->wide = cuda->norm.sum;
+	rows_written(residual);
+	rows_written(to);
+	return cuda->fault;
+}
+
+bool norm_take(struct cuda_backend *cuda, const void *x, struct norm_prologue *ret)
+{
+	if (!cuda->postponed || cuda->postponed->data != x)
+		return false;
+	cuda->postponed = NULL;
+	*ret = cuda->norm;
+	return true;
+}
+
+enum status norm_settle(struct cuda_backend *cuda)
+{
+	const struct norm_prologue *norm = &cuda->norm;
+	struct cuda_rows           *to = cuda->postponed;
+	struct norm_job job = { .x = norm->x, .sum = norm->sum, .residual = norm->delta, .y = norm->y, .w = norm->w,
+		.inner_norm = norm->inner_norm, .inner_eps = norm->inner_eps, .eps = norm->eps, .width = norm->width, .x_is_wide = 1 };
+	bool fits = true;
+
+	if (!to)
+		return STATUS_OK;
+	cuda->postponed = NULL;
+	job.mark = mark_next(cuda, FAULT_NORM);
+	job.round = byte_target_of(cuda, to);
+	FOR_DTYPE(cuda, T, fits = launch_norm<T, false>(cuda, &job, 1));
+	byte_rounded_by(cuda, to, &job.round);
 	return fits ? cuda_launched(cuda, "rms_norm") : STATUS_UNSUPPORTED;
 }
 
@@ -150,12 +207,16 @@ enum status cuda_rms_norm(struct backend *b, struct activation *x, const struct 
 	    cuda->step.rows > to->rows || (residual && (residual->width != from->width || residual->rows < cuda->step.rows)))
 		return STATUS_INVALID;
 	if (from == to && !residual) {
+		if (norm_settle(cuda))
+			return cuda->fault;
 		if ((from->norm || from->q_norm || from->wide) && rows_settle(cuda, from))
 			return cuda->fault;
 		from->norm = w->vector;
 		from->norm_eps = eps;
 		return cuda->fault;
 	}
+	if (postpones(cuda, from, residual, to))
+		return postpone(cuda, from, residual, w->vector, eps, to);
 	round = byte_target_of(cuda, to);
 	status = rows_norm(cuda, from, residual, w->vector, eps, to->data, to->stride, cuda->step.rows, NULL, &round);
 	rows_written(to);
@@ -176,12 +237,15 @@ enum status cuda_layer_norm(struct backend *b, struct activation *x, const struc
 	    to->width != from->width || cuda->step.rows > from->rows || cuda->step.rows > to->rows ||
 	    (residual && (residual->width != from->width || residual->rows < cuda->step.rows)))
 		return STATUS_INVALID;
+	if (norm_settle(cuda))
+		return cuda->fault;
 	if ((residual && (residual->q_norm || residual->wide) && rows_settle(cuda, residual)) || (!from->wide && rows_settle(cuda,
 	    from)))
 		return cuda->fault;
 	job.mark = mark_next(cuda, FAULT_NORM);
 	take_input(cuda, &job, from);
 	take_postponed(&job, residual);
+	job.sum = residual && job.x != job.y ? (void *)job.x : NULL;
 	FOR_DTYPE(cuda, T, fits = launch_norm<T, true>(cuda, &job, cuda->step.rows));
 	rows_written(to);
 	return fits ? cuda_launched(cuda, "layer_norm") : STATUS_UNSUPPORTED;
@@ -203,6 +267,8 @@ enum status rows_settle(struct cuda_backend *cuda, struct cuda_rows *rows)
 		.x_stride = rows->stride, .y_stride = rows->stride };
 	bool fits = true;
 
+	if (norm_settle(cuda))
+		return cuda->fault;
 	if (rows->wide) {
 		FOR_DTYPE(cuda, T, narrow_kernel<T><<<cuda->step.rows, PLAIN_THREADS, 0, cuda->stream>>>(rows->wide,
 		    cuda->scratch.stream_stride, (T *)rows->data, rows->stride, rows->width));
@@ -259,7 +325,7 @@ enum status cuda_gelu(struct backend *b, struct activation *x)
 
 	if (!cuda->step.batch || cuda->step.rows > rows->rows)
 		return STATUS_INVALID;
-	if (!bias && rows_settle(cuda, rows))
+	if (bias ? norm_settle(cuda) : rows_settle(cuda, rows))
 		return cuda->fault;
 	rows_written(rows);
 	FOR_DTYPE(cuda, T, gelu_kernel<T><<<dim3((rows->width + PLAIN_THREADS - 1) / PLAIN_THREADS, cuda->step.rows), PLAIN_THREADS, 0,
@@ -428,6 +494,8 @@ enum status cuda_activation_put(struct backend *b, struct activation *a, const f
 
 	if (rows > to->rows)
 		return STATUS_INVALID;
+	if (norm_settle(cuda))
+		return cuda->fault;
 	host = (char *)calloc(rows + 1, row_bytes);
 	if (!host)
 		return STATUS_NOMEM;

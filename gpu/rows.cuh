@@ -3,12 +3,12 @@
 #ifndef PENSTOCK_GPU_ROWS_CUH
 #define PENSTOCK_GPU_ROWS_CUH
 
-#include "gpu/block.cuh"
 #include "gpu/byte_round.cuh"
+#include "gpu/norm.cuh"
 
 #include <math.h>
 
-enum { NORM_THREADS_MAX = 1024, NORM_THREADS_SHORT = 512, WARPS_MAX = NORM_THREADS_MAX / 32, PLAIN_THREADS = 256 };
+enum { NORM_THREADS_MAX = 1024, NORM_THREADS_SHORT = 512, PLAIN_THREADS = 256 };
 
 /* ---- Gather ---- */
 
@@ -47,7 +47,8 @@ template <class T, class Y> static __global__ void embed_add_kernel(const T *w, 
 /* ---- Norms ---- */
 
 struct norm_job {
-	void       *x;             /* [rows][x_stride]; the sum with the residual is written back unless CHOSEN */
+	const void *x;             /* [rows][x_stride] */
+	void       *sum;           /* likewise: where the sum with the residual goes; NULL: nowhere */
 	const void *residual;      /* may be NULL */
 	void       *y;
 	const int32_t *chosen;     /* rows of x; NULL: 0, 1, 2, … */
@@ -60,170 +61,47 @@ struct norm_job {
 	struct byte_target round; /* what y is rounded to; not of LayerNorm */
 };
 
-/* COUNT values at a time, from either type. */
-template <int COUNT, class S> static __device__ inline void load_values(const S *from, float *ret)
-{
-#pragma unroll
-	for (int p = 0; p < COUNT / pack<S>::count; p++) {
-		pack<S> values = ((const pack<S> *)from)[p];
-
-#pragma unroll
-		for (int i = 0; i < pack<S>::count; i++)
-			ret[p * pack<S>::count + i] = to_float(values.v[i]);
-	}
-}
-
-template <int COUNT, class S> static __device__ inline void store_values(S *to, const float *from)
-{
-#pragma unroll
-	for (int p = 0; p < COUNT / pack<S>::count; p++) {
-		pack<S> values;
-
-#pragma unroll
-		for (int i = 0; i < pack<S>::count; i++)
-			values.v[i] = from_float<S>(from[p * pack<S>::count + i]);
-		((pack<S> *)to)[p] = values;
-	}
-}
-
-/* A vector of the norm: of short rows in registers, fetched before the row is there. */
-template <int COUNT, int PACKS> struct norm_vector {
-	static constexpr bool early = PACKS <= 2;
-	const float *from;
-	float        v[early ? PACKS * COUNT : 1];
-
-	__device__ norm_vector(const float *vector, uint32_t width) : from(vector)
-	{
-		if constexpr (early) {
-#pragma unroll
-			for (int p = 0; p < PACKS; p++) {
-				uint32_t at = (threadIdx.x + (uint32_t)p * blockDim.x) * COUNT;
-
-				if (vector && at + COUNT <= width) {
-					load_values<COUNT>(vector + at, v + p * COUNT);
-					continue;
-				}
-#pragma unroll
-				for (int i = 0; i < COUNT; i++)
-					v[p * COUNT + i] = vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
-			}
-		}
-	}
-	/* Value I of this thread, which is number INDEX of the row. */
-	__device__ float at(int i, uint32_t index, uint32_t width) const
-	{
-		if constexpr (early)
-			return v[i];
-		return index < width ? from[index] : 0;
-	}
-};
-
-/* PACKS × COUNT values of a row in registers of each thread; packs of a thread lie blockDim apart. */
-template <int COUNT, int PACKS> struct norm_row {
-	static constexpr int each = PACKS * COUNT;
-	float v[each];
-
-	static __device__ uint32_t index(int i)
-	{
-		return (threadIdx.x + (uint32_t)(i / COUNT) * blockDim.x) * COUNT + (uint32_t)(i % COUNT);
-	}
-
-	template <class S> __device__ void load(const S *row, uint32_t width)
-	{
-#pragma unroll
-		for (int p = 0; p < PACKS; p++) {
-			uint32_t at = index(p * COUNT);
-
-#pragma unroll
-			for (int i = 0; i < COUNT; i++)
-				v[p * COUNT + i] = 0;
-			if (at < width) /* may read the padding of a row */
-				load_values<COUNT>(row + at, v + p * COUNT);
-#pragma unroll
-			for (int i = 0; i < COUNT; i++)
-				v[p * COUNT + i] = at + (uint32_t)i < width ? v[p * COUNT + i] : 0;
-		}
-	}
-
-	template <class S> __device__ void store(S *row, uint32_t width) const
-	{
-#pragma unroll
-		for (int p = 0; p < PACKS; p++)
-			if (index(p * COUNT) < width)
-				store_values<COUNT>(row + index(p * COUNT), v + p * COUNT);
-	}
-
-	__device__ void add(const float *vector, uint32_t width)
-	{
-#pragma unroll
-		for (int i = 0; i < each; i++)
-			v[i] += index(i) < width ? vector[index(i)] : 0;
-	}
-
-	__device__ void scale(float factor, const norm_vector<COUNT, PACKS> &w, uint32_t width)
-	{
-#pragma unroll
-		for (int i = 0; i < each; i++)
-			v[i] *= factor * w.at(i, index(i), width);
-	}
-
-	__device__ float squares(float mean, uint32_t width) const
-	{
-		float sum = 0;
-
-#pragma unroll
-		for (int i = 0; i < each; i++)
-			sum += index(i) < width ? (v[i] - mean) * (v[i] - mean) : 0;
-		return sum;
-	}
-};
-
 /* X is the type of what is normed: T, or float for the stream of layers. */
 template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(PACKS <= 2 ? NORM_THREADS_SHORT :
     NORM_THREADS_MAX) norm_kernel(struct norm_job job)
 {
 	constexpr int count = pack<T>::count;
-	__shared__ float       shared[WARPS_MAX];
-	norm_row<count, PACKS> row, delta;
+	alignas(16) __shared__ float shared[3][NORM_LINES_MAX];
+	const struct norm_team team = { threadIdx.x, blockDim.x, 0 };
+	norm_row<count, PACKS> row(team, job.width), delta(team, job.width);
 	size_t                 r = job.chosen ? (size_t)job.chosen[blockIdx.x] : blockIdx.x; /* of `take`: before the wait, too */
-	float                  mean = 0, sum = 0;
+	float                  mean = 0, factor;
 
 	dependents_launch();
-	norm_vector<count, PACKS> w(job.w, job.width), inner(job.residual ? job.inner_norm : NULL, job.width);
+	norm_vector<count, PACKS> w(job.w, team, job.width), inner(job.residual ? job.inner_norm : NULL, team, job.width);
 	dependency_wait();
 	mark_begin(job.mark);
-	row.load((const X *)job.x + r * job.x_stride, job.width);
+	row.load((const X *)job.x + r * job.x_stride);
 	/* Both at once: a load under a condition would wait for those before it. */
-	delta.load(job.residual ? (const T *)job.residual + r * job.residual_stride : (const T *)((const X *)job.x + r * job.x_stride),
-	    job.width);
+	delta.load(job.residual ? (const T *)job.residual + r * job.residual_stride :
+	    (const T *)((const X *)job.x + r * job.x_stride));
 	if (job.residual) {
 		if (job.inner_bias)
-			delta.add(job.inner_bias, job.width);
+			delta.add(job.inner_bias);
 		if (job.inner_norm)
-			delta.scale(rsqrtf(block_sum(delta.squares(0, job.width), shared) / job.width + job.inner_eps), inner,
-			    job.width);
-#pragma unroll
-		for (int i = 0; i < delta.each; i++)
-			row.v[i] += delta.v[i];
-		if (!job.chosen && job.x != job.y)
-			row.store((X *)job.x + r * job.x_stride, job.width);
+			row.add_scaled(delta, delta.factor(delta.squares(0, shared[0]), job.inner_eps), inner);
+		else
+			row.add(delta);
+		if (job.sum)
+			row.store((X *)job.sum + r * job.x_stride);
 	}
-	if (LAYER) {
-#pragma unroll
-		for (int i = 0; i < row.each; i++)
-			sum += row.v[i];
-		mean = block_sum(sum, shared) / job.width;
-	}
-	sum = rsqrtf(block_sum(row.squares(mean, job.width), shared) / job.width + job.eps);
+	if (LAYER)
+		mean = row.sum(shared[1]) / (float)job.width;
+	factor = row.factor(row.squares(mean, shared[2]), job.eps);
 	if (LAYER) {
 #pragma unroll
 		for (int i = 0; i < row.each; i++)
 			row.v[i] -= mean;
 	}
-	row.scale(sum, w, job.width);
+	row.scale(factor, w);
 	if (LAYER)
-		row.add(job.bias, job.width);
-	row.store((T *)job.y + (size_t)blockIdx.x * job.y_stride, job.width);
+		row.add(job.bias);
+	row.store((T *)job.y + (size_t)blockIdx.x * job.y_stride);
 	if (!LAYER && job.round.q) {
 		uint32_t at[PACKS];
 
@@ -233,7 +111,7 @@ template <class T, class X, int PACKS, bool LAYER> static __global__ void __laun
 #pragma unroll
 		for (int i = 0; i < row.each; i++)
 			row.v[i] = row.index(i) < job.width ? to_float(from_float<T>(row.v[i])) : 0;
-		byte_round_packs<count, PACKS>(job.round, blockIdx.x, row.v, at, shared);
+		byte_round_packs<count, PACKS>(job.round, blockIdx.x, row.v, at, shared[0]);
 	}
 }
 

@@ -479,6 +479,7 @@ enum status cuda_step_begin(struct backend *b, const struct batch *batch)
 	step->vocab = step->pooled_width = 0;
 	step->rotation_ready = 0;
 	cuda->rounded = NULL;
+	cuda->postponed = NULL;
 	step->recording = step->dependent = step->own = 0;
 	step->launches = 0;
 	cuda->history[step->number % FAULT_STEPS] = { step->number, step->rows, batch->sequence_count };
@@ -648,6 +649,7 @@ enum status cuda_forward_end(struct backend *b, enum status status)
 	cudaGraphExec_t      exec = NULL;
 	cudaError_t          code;
 
+	status = status ? status : norm_settle(cuda);
 	if (step->rung == CUDA_RUNGS_MAX)
 		return status;
 	rung->seen = 1;

@@ -67,7 +67,8 @@ template <class T, class X, int PACKS, bool LAYER> static void test_norm(const s
 	std::vector<float>   inner_bias = vector(c->width, &random), inner_norm = vector(c->width, &random);
 	static const int32_t chosen[rows] = { 2, 0, 2 };
 	std::vector<double>  values(c->width), delta(c->width), want(c->width);
-	struct norm_job      job = { data_of(x), c->residual ? data_of(residual) : NULL, data_of(y), c->chosen ? chosen : NULL,
+	struct norm_job      job = { data_of(x), c->residual && !c->chosen ? data_of(x) : NULL,
+		c->residual ? data_of(residual) : NULL, data_of(y), c->chosen ? chosen : NULL,
 		w.data(), bias.data(), c->inner_bias ? inner_bias.data() : NULL, c->inner_norm ? inner_norm.data() : NULL, 1e-5f, 1e-5f,
 		c->width, stride, stride, stride, sizeof(X) != sizeof(T), { &mark, 3 } };
 
@@ -121,6 +122,63 @@ static void test_norms(void)
 		test_norm<__half, __half, 8, true>(&layer, ++seed);
 		test_norm<float, float, 2, true>(&layer, ++seed);
 	}
+}
+
+/* ---- A norm in the prologue of a product ---- */
+
+template <class T, int PACKS> static void alone_kernel(struct norm_prologue job, float *y)
+{
+	alignas(16) static float     shared[norm_alone<T, PACKS>::shared_floats];
+	const struct norm_team       team = { threadIdx.x % 256, blockDim.x < 256 ? blockDim.x : 256, blockDim.x > 256 ? 3u : 0 };
+
+	if (threadIdx.x >= 256) /* who has something else to do */
+		return;
+	norm_alone<T, PACKS> norm(job, team);
+	dependency_wait();
+	norm.load();
+	norm.run(shared);
+	for (int i = 0; i < norm.row.each; i++)
+		if (norm.row.index(i) < job.width)
+			y[blockIdx.x * job.width + norm.row.index(i)] = norm.row.v[i];
+}
+
+/* However many threads do it, in however many blocks: norm_kernel's bits, in each block. */
+template <class T, int PACKS> static void test_alone(uint32_t width, uint32_t threads, uint32_t blocks, bool inner)
+{
+	uint32_t             stride = (width + 7) / 8 * 8, packs = (width + pack<T>::count - 1) / pack<T>::count;
+	uint64_t             random = width + threads;
+	std::vector<pack<float>> x = matrix<float>(1, width, stride, &random, false);
+	std::vector<pack<float>> sum = matrix<float>(1, 0, stride, &random, true), sum_alone = sum;
+	std::vector<pack<T>> delta = matrix<T>(1, width, stride, &random, false), y = matrix<T>(1, 0, stride, &random, true), z = y;
+	std::vector<float>   w = vector(width, &random), inner_norm = vector(width, &random), each(blocks * width, NAN);
+	struct norm_job      job = { .x = data_of(x), .sum = data_of(sum), .residual = data_of(delta), .y = data_of(y), .w = w.data(),
+		.inner_norm = inner ? inner_norm.data() : NULL, .inner_eps = 1e-6f, .eps = 1e-5f, .width = width, .x_is_wide = 1 };
+	struct norm_prologue alone = { data_of(x), data_of(sum_alone), data_of(delta), data_of(z), w.data(), job.inner_norm, 1e-6f,
+		1e-5f, width };
+	const std::vector<emulate_range> before = { { data_of(x), stride * 4 }, { data_of(delta), stride * sizeof(T) },
+		{ data_of(z), stride * sizeof(T) }, { data_of(sum_alone), stride * 4 } };
+
+	if (width > norm_alone<T, PACKS>::width_max(threads < 256 ? threads : 256))
+		expect(false, "%u are too many", width);
+	expect_runs(emulate(1, ((packs + 1) / 2 + 31) / 32 * 32, 0, { .seed = width }, [&] { norm_kernel<T, float, 2, false>(job); }));
+	expect_runs(emulate(blocks, threads, 0, { .seed = threads, .before = before }, [&] {
+		alone_kernel<T, PACKS>(alone, each.data());
+	}));
+	expect(memcmp(data_of(y), data_of(z), width * sizeof(T)) == 0, "the norm of %u by %u threads differs", width, threads);
+	expect(memcmp(data_of(sum), data_of(sum_alone), width * 4) == 0, "the sum of %u by %u threads differs", width, threads);
+	for (uint32_t i = 0; i < blocks * width; i++)
+		expect(each[i] == to_float(data_of(y)[i % width]), "block %u has another %u", i / width, i % width);
+}
+
+static void test_alones(void)
+{
+	test_alone<__nv_bfloat16, 3>(6144, 384, 2, true);
+	test_alone<__nv_bfloat16, 2>(4096, 256, 3, true);
+	test_alone<__nv_bfloat16, 3>(6144, 288, 2, false);
+	test_alone<__nv_bfloat16, 1>(250, 32, 5, true);
+	test_alone<__half, 4>(5120, 224, 2, true);
+	test_alone<__half, 1>(2048, 544, 2, false);
+	test_alone<__half, 2>(77, 64, 4, true);
 }
 
 /* ---- Rounding on the way ---- */
@@ -343,6 +401,7 @@ int main(void)
 {
 	SKIP_UNDER_THREAD_SANITIZER;
 	test_norms();
+	test_alones();
 	test_rounding();
 	test_embed<float>();
 	test_embed<__nv_bfloat16>();
