@@ -291,6 +291,16 @@ __device__ static inline void ldmatrix_x2(uint32_t r[2], uint32_t smem)
 	asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(smem) : "memory");
 }
 
+/* The other way (sm_90): R are fragments of four matrices, and column I of matrix M becomes the row to which lane 8 · M + I points. */
+__device__ static inline void stmatrix_x4_trans(uint32_t smem, const uint32_t r[4])
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(r[0]), "r"(r[1]),
+	    "r"(r[2]), "r"(r[3])
+	    : "memory");
+#endif
+}
+
 __device__ static inline void ldmatrix_x4(uint32_t r[4], const void *smem) { ldmatrix_x4(r, shared_address(smem)); }
 __device__ static inline void ldmatrix_x4_trans(uint32_t r[4], const void *smem) { ldmatrix_x4_trans(r, shared_address(smem)); }
 __device__ static inline void ldmatrix_x2(uint32_t r[2], const void *smem) { ldmatrix_x2(r, shared_address(smem)); }

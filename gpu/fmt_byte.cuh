@@ -56,7 +56,7 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
-	BYTE_OUT_TOKENS = 32, /* rows of results that a warpgroup turns over in shared memory at once */
+	BYTE_OUT_TOKENS = 64, /* rows of results that a warpgroup turns over in shared memory at once */
 	BYTE_OUT_PITCH = 64 * 2 + 16, /* bytes of a row there: of 64 results, and so many more that banks differ */
 	BYTE_ROUND_GROUPS = 8, /* of a block, each by a warp */
 	BYTE_ROUND_VALUES = BYTE_ROUND_GROUPS * 128,
@@ -529,16 +529,30 @@ template <int MT, class S> __device__ static inline void byte_turn(const struct 
 #pragma unroll
 	for (int part = 0; part < MT / BYTE_OUT_TOKENS; part++) {
 		const uint32_t token = first_token + part * BYTE_OUT_TOKENS;
+		float          x[BYTE_OUT_TOKENS / 4]; /* of this thread's columns */
 
 		if (token >= p->rows) /* the same for all */
 			return;
 #pragma unroll
-		for (int i = 0; i < BYTE_OUT_TOKENS / 2; i++) {
-			uint32_t at = i / 4 * 8 + lane % 4 * 2 + i % 2, from = token + at < p->rows ? token + at : p->rows - 1;
-			float    x = p->x_scales && !p->x_scale_stride ? p->x_scales[from] : 1;
-			float    v = byte_scaled(total[part * (BYTE_OUT_TOKENS / 2) + i], x, w[i / 2 % 2]);
+		for (int i = 0; i < BYTE_OUT_TOKENS / 4; i++) {
+			uint32_t at = token + i / 2 * 8 + lane % 4 * 2 + i % 2;
 
-			*(uint16_t *)(out + at * BYTE_OUT_PITCH + (mine + i / 2 % 2 * 8) * 2) = byte_short(p->output, v);
+			x[i] = p->x_scales && !p->x_scale_stride ? p->x_scales[at < p->rows ? at : p->rows - 1] : 1;
+		}
+#pragma unroll
+		for (int i = 0; i < BYTE_OUT_TOKENS / 16; i++) { /* 16 of the 64 outputs for 16 rows: four matrices */
+			const S *sum = total + (part * (BYTE_OUT_TOKENS / 16) + i) * 8;
+			uint32_t four[4];
+
+#pragma unroll
+			for (int m = 0; m < 4; m++) {
+				const int j = m / 2 * 4 + m % 2 * 2; /* rows of eight, and their upper or lower outputs */
+
+				four[m] = byte_short(p->output, byte_scaled(sum[j], x[4 * i + m / 2 * 2], w[m % 2])) |
+				    (uint32_t)byte_short(p->output, byte_scaled(sum[j + 1], x[4 * i + m / 2 * 2 + 1], w[m % 2])) << 16;
+			}
+			stmatrix_x4_trans(shared_address(out + (i * 16 + lane / 16 * 8 + lane % 8) * BYTE_OUT_PITCH +
+			    (thread / 32 * 16 + lane / 8 % 2 * 8) * 2), four);
 		}
 		named_barrier_sync(2 + group, 128);
 #pragma unroll

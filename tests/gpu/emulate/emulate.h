@@ -518,6 +518,7 @@ template <int N> static inline void cp_async_wait(void) { emulate_copy_wait(N); 
 void ldmatrix_x4(uint32_t r[4], uint32_t smem);
 void ldmatrix_x4_trans(uint32_t r[4], uint32_t smem);
 void ldmatrix_x2(uint32_t r[2], uint32_t smem);
+void stmatrix_x4_trans(uint32_t smem, const uint32_t r[4]);
 static inline void ldmatrix_x4(uint32_t r[4], const void *smem) { ldmatrix_x4(r, shared_address(smem)); }
 static inline void ldmatrix_x4_trans(uint32_t r[4], const void *smem) { ldmatrix_x4_trans(r, shared_address(smem)); }
 static inline void ldmatrix_x2(uint32_t r[2], const void *smem) { ldmatrix_x2(r, shared_address(smem)); }

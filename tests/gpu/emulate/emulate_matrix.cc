@@ -1,4 +1,4 @@
-/* emulate_matrix.cc: owns ldmatrix, mma and wgmma.  Invariant: what a lane holds of a matrix is written once, in the formulas of
+/* emulate_matrix.cc: owns ldmatrix, stmatrix, mma and wgmma.  Invariant: what a lane holds of a matrix is written once, in the formulas of
  * fragments below, which tests/gpu/emulate/test_emulate.cc checks against plain ones.
  *
  * wgmma is taken warp by warp, as a device does: a warp multiplies its 16 rows of a by all of b.  An operation waits in its
@@ -45,6 +45,32 @@ static void load(const char *what, uint32_t *r, uint32_t count, uint32_t smem, u
 void ldmatrix_x4(uint32_t r[4], uint32_t smem) { load("ldmatrix_x4", r, 4, smem, 0); }
 void ldmatrix_x4_trans(uint32_t r[4], uint32_t smem) { load("ldmatrix_x4_trans", r, 4, smem, 1); }
 void ldmatrix_x2(uint32_t r[2], uint32_t smem) { load("ldmatrix_x2", r, 2, smem, 0); }
+
+struct store_call {
+	const uint32_t *r;
+	char *row;
+};
+
+static void apply_store(void *const args[32], uint32_t mask, uint32_t key)
+{
+	(void)key;
+	if (mask != ~0u)
+		emulate_fail("stmatrix by lanes %08x: whole warps", mask);
+	for (uint32_t lane = 0; lane < 32; lane++)
+		for (uint32_t m = 0; m < 4; m++)
+			for (uint32_t h = 0; h < 2; h++) {
+				uint16_t value = (uint16_t)(((const store_call *)args[lane])->r[m] >> 16 * h);
+
+				memcpy(((const store_call *)args[8 * m + lane % 4 * 2 + h])->row + lane / 4 * 2, &value, 2);
+			}
+}
+
+void stmatrix_x4_trans(uint32_t smem, const uint32_t r[4])
+{
+	store_call call = { r, emulate_shared("stmatrix_x4_trans", smem, 16, 16) };
+
+	emulate_warp("stmatrix_x4_trans", 0, ~0u, &call, apply_store);
+}
 
 /* ---- Elements ---- */
 

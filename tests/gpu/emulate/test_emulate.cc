@@ -203,6 +203,12 @@ static void test_ldmatrix(void)
 		for (uint32_t m = 0; m < 4; m++)
 			for (uint32_t h = 0; h < 2; h++)
 				expect((r[m] >> 16 * h & 0xffff) == m * 1000 + (lane % 4 * 2 + h) * 10 + lane / 4, "ldmatrix transposed");
+		for (uint32_t m = 0; m < 4; m++)
+			r[m] += 0x00070007;
+		stmatrix_x4_trans(shared_address(at), r);
+		__syncwarp();
+		for (uint32_t i = 0; i < 8; i++)
+			expect(at[i] == lane / 8 * 1000 + lane % 8 * 10 + i + 7, "stmatrix transposed");
 	}));
 }
 
