@@ -16,6 +16,8 @@
  * At one row a norm of the stream with a residual is postponed, too (cuda_backend.postponed): a product whose kernel can do it
  * itself takes it (norm_take), so that between two products no kernel's start and end are waited for.  It reads and writes
  * more than one activation, so every other operation begins with norm_settle.
+ * A product is postponed where rope_kv_write came next the last time (step.product), which many kernels do in their epilogue;
+ * norm_settle launches it, too.
  */
 #ifndef PENSTOCK_GPU_CUDA_H
 #define PENSTOCK_GPU_CUDA_H
@@ -153,6 +155,7 @@ struct cuda_rows {
 	const float *bias, *norm, *q_norm, *k_norm;
 	float        norm_eps, head_eps;
 	uint32_t     q_heads, kv_heads;
+	int          heads_follow; /* rope_kv_write, as a product may do it, came next the last time */
 	enum weight_input wants;   /* what the last product with weights of one byte wanted done to it */
 	enum weight_input rounded; /* what was done: the bytes are in scratch if it is cuda_backend.rounded */
 };
@@ -233,6 +236,14 @@ struct step {
 	uint32_t vocab, pooled_width;    /* of the logits and pooled rows that lie in scratch; 0 = none */
 	int      rotation_ready;
 	struct rope_desc rotation;
+	/* A product that is postponed; without W there is none. */
+	struct {
+		const struct backend_weight *w;
+		struct cuda_rows *from, *to;
+	} product;
+	/* What rope_kv_write makes of HEADS_OF while its product is launched; NULL once a kernel does it. */
+	const struct head_target *heads;
+	const struct cuda_rows   *heads_of;
 };
 
 /* ---- Recorded steps ---- */
@@ -408,6 +419,11 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
     uint32_t rows, void *y, uint32_t y_stride, int to_float);
 enum status cuda_linear(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
     const struct activation *x, struct activation *y);
+/* The postponed product, if there is one, is launched. */
+enum status linear_settle(struct cuda_backend *cuda);
+/* What a product that writes N outputs to Y may do in its epilogue (heads.cuh); NULL: nothing.  Who does it sets step.heads to
+ * NULL. */
+const struct head_target *heads_wanted(const struct cuda_backend *cuda, const void *y, uint32_t n);
 enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, const struct activation *x,
     struct activation *gate_up, struct activation *y);
 enum status cuda_logits(struct backend *b, struct activation *x, const struct activation *residual_in,

@@ -366,6 +366,10 @@ static enum status run_rounded(struct cuda_backend *cuda, const struct backend_w
 	p.mark_value = fault_mark(FAULT_LINEAR, ++cuda->step.launches);
 	if (!byte_cut(kind, (uint32_t)cuda->multiprocessors, &p) || !(kernel = find_kernel(kind, &p)))
 		return STATUS_INTERNAL; /* byte_layout_of has asked */
+	if (p.token_tile <= BYTE_HEADS_TOKENS && p.output != BYTE_OUT_F32 && heads_wanted(cuda, y, w->rows)) {
+		p.heads = *cuda->step.heads;
+		cuda->step.heads = NULL;
+	}
 	layouts[0] = byte_weight_map(&p, w->byte.values, w->stride);
 	layouts[1] = byte_input_map(kind, &p, byte_wide(kind) ? x : rounded.q, byte_wide(kind) ? x_stride * 2 : rounded.q_stride);
 	layouts[2] = p.x_scale_stride ? byte_scale_map(&p) : layouts[1]; /* one that is not read */

@@ -33,6 +33,7 @@
 #define PENSTOCK_GPU_FMT_BYTE_CUH
 
 #include "gpu/byte_round.cuh"
+#include "gpu/heads.cuh"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +57,7 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
+	BYTE_HEADS_TOKENS = 16, /* of a token tile, at most, whose results go to heads without another kernel */
 	BYTE_OUT_TOKENS = 64, /* rows of results that a warpgroup turns over in shared memory at once */
 	BYTE_OUT_PITCH = 64 * 2 + 16, /* bytes of a row there: of 64 results, and so many more that banks differ */
 	BYTE_ROUND_GROUPS = 8, /* of a block, each by a warp */
@@ -90,6 +92,7 @@ struct byte_product {
 	uint32_t shared_bytes;
 	/* Which instance of the kernel. */
 	uint32_t token_tile, tiles;
+	struct head_target heads; /* what is made of y; without keys: nothing.  Of token tiles to BYTE_HEADS_TOKENS */
 	uint32_t *mark; /* where to say that it began, and what; NULL: nowhere */
 	uint32_t  mark_value;
 };
@@ -763,6 +766,33 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 	}
 }
 
+/* What heads.cuh makes of a warp's sixteen outputs from ROW of the tile on. */
+template <int MT, class S> __device__ static inline void byte_store_heads(const struct byte_product *p, const S *total, uint32_t row,
+    uint32_t first_row, uint32_t first_token, uint32_t lane)
+{
+	const uint32_t low = row + lane / 4, at = row + head_unit(lane);
+	const bool     scaled = p->x_scales && !p->x_scale_stride;
+	float          w[2];
+
+	for (uint32_t i = 0; i < 2; i++)
+		w[i] = !p->granule && low + 8 * i < p->tile_rows && first_row + low + 8 * i < p->n ? p->w_scales[first_row + low + 8 * i] : 1;
+#pragma unroll
+	for (int i = 0; i < MT / 4; i++) {
+		uint32_t token = first_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
+		float    x = scaled && token < p->rows ? p->x_scales[token] : 1;
+		float2   two = head_gather(byte_scaled(total[i / 2 * 4 + i % 2], x, w[0]), byte_scaled(total[i / 2 * 4 + 2 + i % 2], x, w[1]));
+
+		if (token >= p->rows || at >= p->tile_rows || first_row + at >= p->n)
+			continue;
+		head_pair with = head_fetch(p->heads, token, first_row + at);
+
+		if (p->output == BYTE_OUT_BF16)
+			head_put(p->heads, with, (__nv_bfloat16 *)p->y + (size_t)token * p->y_stride, first_row + at, two);
+		else
+			head_put(p->heads, with, (__half *)p->y + (size_t)token * p->y_stride, first_row + at, two);
+	}
+}
+
 template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__((BYTE_WARPGROUPS + 1) * 128, 1)
     byte_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map,
         const __grid_constant__ tensor_map scale_map, const struct byte_product p)
@@ -837,6 +867,13 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 #pragma unroll
 				for (int t = 0; t < T; t++)
 					byte_turn<MT>(&p, shared + s.out, group, total[t], 64 * (group + p.warpgroups * t), first_row, first_token);
+				continue;
+			}
+		if constexpr (MT <= BYTE_HEADS_TOKENS)
+			if (p.heads.keys) {
+#pragma unroll
+				for (int t = 0; t < T; t++)
+					byte_store_heads<MT>(&p, total[t], 64 * (group + p.warpgroups * t) + warp % 4 * 16, first_row, first_token, lane);
 				continue;
 			}
 #pragma unroll

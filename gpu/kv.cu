@@ -114,7 +114,7 @@ enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from,
 
 static enum status launch_heads(struct cuda_backend *cuda, struct head_job *job)
 {
-	uint32_t    heads = job->q_heads + job->kv_heads * (job->keys ? 2 : 1);
+	uint32_t    heads = job->to.q_heads + job->to.kv_heads * (job->to.keys ? 2 : 1);
 	dim3        grid(cuda->step.rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS);
 	enum status status = STATUS_OK;
 
@@ -148,10 +148,11 @@ enum status cuda_head_norm(struct backend *b, struct activation *qkv, uint32_t q
 enum status kv_settle_heads(struct cuda_backend *cuda, struct cuda_rows *qkv)
 {
 	struct head_job job = { .qkv = qkv->data, .q_norm = qkv->q_norm, .k_norm = qkv->k_norm, .eps = qkv->head_eps,
-	    .stride = qkv->stride,
-		.q_heads = qkv->q_heads, .kv_heads = qkv->kv_heads,
-		.head_dim = qkv->width / (qkv->q_heads + 2 * qkv->kv_heads) };
+	    .stride = qkv->stride };
 
+	job.to.q_heads = qkv->q_heads;
+	job.to.kv_heads = qkv->kv_heads;
+	job.to.head_dim = qkv->width / (qkv->q_heads + 2 * qkv->kv_heads);
 	qkv->q_norm = qkv->k_norm = NULL;
 	return launch_heads(cuda, &job);
 }
@@ -182,6 +183,8 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 	struct cuda_rows    *rows = rows_of(qkv);
 	struct head_job      job = { .qkv = rows->data };
 	const struct cuda_kv *kv;
+	bool                  fused;
+	enum status           status = STATUS_OK;
 
 	if (!cuda->step.batch || group >= BACKEND_KV_GROUPS_MAX || !cuda->kv[group].keys)
 		return STATUS_INVALID;
@@ -191,29 +194,32 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 	if (layer >= kv->desc.layers || cuda->step.rows > rows->rows ||
 	    rows->width != ((uint64_t)q_heads + 2 * (uint64_t)kv->desc.kv_heads) * kv->desc.head_dim)
 		return STATUS_INVALID;
-	if (rows->norm ? rows_settle(cuda, rows) : norm_settle(cuda))
+	rows->heads_follow = kv->desc.type == KV_FLOAT && kv->desc.head_dim % 2 == 0 && !rows->norm && !rows->q_norm &&
+	    (!rope || rope->style == ROPE_INTERLEAVED);
+	fused = rows->heads_follow && cuda->step.product.w && cuda->step.product.to == rows;
+	if ((!fused && norm_settle(cuda)) || (rows->norm && rows_settle(cuda, rows)))
 		return cuda->fault;
 	if (rope && prepare_rotation(cuda, rope))
 		return cuda->fault;
-	job.keys = (char *)kv->keys + layer * kv_layer_bytes(cuda, kv);
-	job.values = (char *)kv->values + layer * kv_layer_bytes(cuda, kv);
+	job.to = { (char *)kv->keys + layer * kv_layer_bytes(cuda, kv), (char *)kv->values + layer * kv_layer_bytes(cuda, kv),
+		cuda->arrays.slots[group], rope ? cuda->scratch.rotation : NULL, rows->bias, q_heads, kv->desc.kv_heads, kv->desc.head_dim,
+		kv->desc.block_size, rope ? rope->dims / 2 : 0, cuda->scratch.limits.head_dim / 2, kv->swizzle };
 	job.scales = kv->scales ? kv->scales + layer * kv_layer_scales(kv) : NULL;
 	job.type = kv->desc.type;
-	job.slots = cuda->arrays.slots[group];
-	job.rotation = rope ? cuda->scratch.rotation : NULL;
-	job.bias = rows->bias;
 	job.q_norm = rows->q_norm;
 	job.k_norm = rows->k_norm;
 	job.eps = rows->head_eps;
 	job.stride = rows->stride;
-	job.q_heads = q_heads;
-	job.kv_heads = kv->desc.kv_heads;
-	job.head_dim = kv->desc.head_dim;
-	job.block_size = kv->desc.block_size;
-	job.swizzle = kv->swizzle;
-	job.pairs = rope ? rope->dims / 2 : 0;
-	job.rotation_stride = cuda->scratch.limits.head_dim / 2;
 	job.interleaved = rope && rope->style == ROPE_INTERLEAVED;
+	if (fused) {
+		cuda->step.heads = &job.to;
+		cuda->step.heads_of = rows;
+		status = linear_settle(cuda);
+		fused = !cuda->step.heads;
+		cuda->step.heads = NULL;
+	}
+	if (!fused && !status)
+		status = launch_heads(cuda, &job);
 	rows_written(rows);
-	return launch_heads(cuda, &job);
+	return status;
 }

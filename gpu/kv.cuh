@@ -8,6 +8,7 @@
 
 #include "gpu/block.cuh"
 #include "gpu/byte_round.cuh"
+#include "gpu/heads.cuh"
 #include "model/backend.h"
 
 #include <math.h>
@@ -66,16 +67,13 @@ static __global__ void rotation_kernel(struct rope_frequencies frequencies, cons
 }
 
 struct head_job {
-	void       *qkv;
-	void       *keys, *values; /* of the layer; NULL: nothing is written */
-	float      *scales;        /* likewise, of bytes (struct cuda_kv) */
-	const int32_t *slots;
-	const float2  *rotation;   /* [rows][rotation_stride]; NULL: none */
-	const float   *bias, *q_norm, *k_norm;
-	float    eps;
-	uint32_t stride, q_heads, kv_heads, head_dim, block_size, pairs, rotation_stride;
-	uint32_t swizzle; /* of the pools (struct cuda_kv) */
-	int      interleaved;
+	void        *qkv;
+	head_target  to;
+	float       *scales; /* as the pools, of bytes (struct cuda_kv) */
+	const float *q_norm, *k_norm;
+	float        eps;
+	uint32_t     stride;
+	int          interleaved;
 	enum kv_type type;
 	struct step_mark mark;
 };
@@ -109,10 +107,11 @@ template <class T> __device__ static inline void write_bytes(const T *x, uint32_
 /* A warp for each head of a row: q heads, then k heads, then v heads. */
 template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) head_kernel(struct head_job job)
 {
-	uint32_t head = blockIdx.y * HEAD_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, dim = job.head_dim;
-	uint32_t heads = job.q_heads + job.kv_heads * (job.keys ? 2 : 1), rotated, swap = 0;
-	const float *bias = job.bias ? job.bias + (size_t)head * dim : NULL, *norm;
-	int32_t  slot = job.keys ? job.slots[row] : -1; /* of `take`: there before dependency_wait (launch.cuh) */
+	const head_target &to = job.to;
+	uint32_t head = blockIdx.y * HEAD_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, dim = to.head_dim;
+	uint32_t heads = to.q_heads + to.kv_heads * (to.keys ? 2 : 1), rotated, swap = 0;
+	const float *bias = to.bias ? to.bias + (size_t)head * dim : NULL, *norm;
+	int32_t  slot = to.keys ? to.slots[row] : -1; /* of `take`: there before dependency_wait (launch.cuh) */
 	float    factor = 1, *scale = NULL;
 	T       *x, *page = NULL;
 	uint8_t *bytes = NULL;
@@ -124,29 +123,27 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 	if (head >= heads)
 		return;
 	x = (T *)job.qkv + (size_t)row * job.stride + (size_t)head * dim;
-	norm = head < job.q_heads ? job.q_norm : head < job.q_heads + job.kv_heads ? job.k_norm : NULL;
-	rotated = job.rotation && head < job.q_heads + job.kv_heads ? job.pairs : 0;
-	if (slot >= 0 && head >= job.q_heads) {
-		uint32_t kv_head = (head - job.q_heads) % job.kv_heads;
-		size_t   at = ((size_t)(slot / (int32_t)job.block_size) * job.kv_heads + kv_head) * job.block_size +
-		    slot % (int32_t)job.block_size;
-
-		bool     is_key = head < job.q_heads + job.kv_heads;
+	norm = head < to.q_heads ? job.q_norm : head < to.q_heads + to.kv_heads ? job.k_norm : NULL;
+	rotated = to.rotation && head < to.q_heads + to.kv_heads ? to.pairs : 0;
+	if (slot >= 0 && head >= to.q_heads) {
+		bool   is_key = head < to.q_heads + to.kv_heads;
+		size_t at = head_row(to, (uint32_t)slot, (head - to.q_heads) % to.kv_heads);
+		void  *pool = is_key ? to.keys : to.values;
 
 		if (job.type == KV_FLOAT) {
-			page = (T *)(is_key ? job.keys : job.values) + at * dim;
-			swap = ((uint32_t)slot & job.swizzle) << 3;
+			page = (T *)pool + at * dim;
+			swap = ((uint32_t)slot & to.swizzle) << 3;
 		} else {
 			page = kept[threadIdx.x / 32];
-			bytes = (uint8_t *)(is_key ? job.keys : job.values) + at * dim;
-			scale = job.scales + (2 * at - at % job.block_size) + (is_key ? 0 : job.block_size);
+			bytes = (uint8_t *)pool + at * dim;
+			scale = job.scales + (2 * at - at % to.block_size) + (is_key ? 0 : to.block_size);
 		}
 	}
 	if (norm) {
 		float sum = 0;
 
 		for (uint32_t d = lane; d < dim; d += 32) {
-			float v = to_float(x[d]) + (bias ? bias[d] : 0);
+			float v = head_biased(x[d], bias, d);
 			sum += v * v;
 		}
 		for (int o = 16; o; o >>= 1)
@@ -156,10 +153,10 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 	}
 	for (uint32_t i = lane; i < rotated; i += 32) {
 		uint32_t at = job.interleaved ? 2 * i : i, other = job.interleaved ? at + 1 : i + rotated;
-		float2   r = job.rotation[(size_t)row * job.rotation_stride + i];
-		float    a = (to_float(x[at]) + (bias ? bias[at] : 0)) * (norm ? factor * norm[at] : 1);
-		float    b = (to_float(x[other]) + (bias ? bias[other] : 0)) * (norm ? factor * norm[other] : 1);
-		T        first = from_float<T>(a * r.x - b * r.y), second = from_float<T>(b * r.x + a * r.y);
+		float    a = head_biased(x[at], bias, at) * (norm ? factor * norm[at] : 1);
+		float    b = head_biased(x[other], bias, other) * (norm ? factor * norm[other] : 1);
+		float2   turned = head_rotate(to.rotation[(size_t)row * to.rotation_stride + i], a, b);
+		T        first = from_float<T>(turned.x), second = from_float<T>(turned.y);
 
 		x[at] = first;
 		x[other] = second;
@@ -169,7 +166,7 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 		}
 	}
 	for (uint32_t d = 2 * rotated + lane; d < dim; d += 32) {
-		T v = from_float<T>((to_float(x[d]) + (bias ? bias[d] : 0)) * (norm ? factor * norm[d] : 1));
+		T v = from_float<T>(head_biased(x[d], bias, d) * (norm ? factor * norm[d] : 1));
 
 		if (bias || norm)
 			x[d] = v;

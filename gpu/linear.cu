@@ -27,7 +27,7 @@
 enum { WORKSPACE_BYTES = 32 << 20, PLANS_MAX = 1024, ASK = 16, CANDIDATES_MAX = 16, OWN_MAX = 6, DONOR_MAX = 3,
     HOPPER_FAMILY = 66, DONOR = 6144,
 	REPLAYS = 3, TIMED_BYTES = 4 << 20, TILE = 16, REFERENCES_MAX = 64 };
-static const float SILU_US = 1; /* of the other kernel, at least */
+static const float SAVED_US = 1; /* of a kernel that another one does in passing, at least */
 
 enum way { WAY_PLAIN, WAY_LIBRARY, WAY_SKINNY };
 
@@ -505,6 +505,20 @@ static struct plan *find_plan(struct cuda_backend *cuda, const struct backend_we
 	return NULL;
 }
 
+const struct head_target *heads_wanted(const struct cuda_backend *cuda, const void *y, uint32_t n)
+{
+	const struct step *step = &cuda->step;
+
+	return step->heads && step->heads_of->data == y && step->heads_of->width == n ? step->heads : NULL;
+}
+
+/* Whether a product by PLAN is our own kernel's. */
+static bool is_own(const struct cuda_backend *cuda, const struct plan *plan, bool saves_kernel)
+{
+	return plan->own_us > 0 && !plan->own_differs &&
+	    (plan->way == WAY_SKINNY || cuda->step.own || (saves_kernel && plan->own_us <= plan->us + SAVED_US));
+}
+
 /* The matrices of a stack that is cut, each to its columns of Y. */
 static enum status run_cut(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride,
     uint32_t rows, void *y, uint32_t y_stride, int to_float)
@@ -553,8 +567,17 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 			*plan = made;
 		}
 	}
-	if (plan->way == WAY_SKINNY || (cuda->step.own && plan->own_us > 0 && !plan->own_differs))
+	job.heads = to_float ? NULL : heads_wanted(cuda, y, w->rows);
+	if (is_own(cuda, plan, job.heads)) {
+		enum status status = linear_skinny(cuda, &job, &plan->variant);
+
+		if (!job.heads || status != STATUS_UNSUPPORTED) {
+			cuda->step.heads = job.heads ? NULL : cuda->step.heads;
+			return status;
+		}
+		job.heads = NULL;
 		return linear_skinny(cuda, &job, &plan->variant);
+	}
 	if (plan->way == WAY_PLAIN)
 		return run_plain(cuda, w, x, x_stride, rows, y, y_stride, to_float);
 	if (!product_make(cuda, w->rows, w->columns, w->stride, x_stride, rows, y_stride, to_float, &p))
@@ -823,30 +846,56 @@ static bool takes_norm(const struct cuda_backend *cuda, const struct backend_wei
 	return kernel_does && to->data != cuda->norm.delta; /* which other blocks still read */
 }
 
+static enum status run_product(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *from,
+    struct cuda_rows *to)
+{
+	const void *input = from->data;
+
+	if (!(from == cuda->postponed && takes_norm(cuda, w, to)) && rows_settle(cuda, from))
+		return cuda->fault;
+	if (w->input != WEIGHT_INPUT_FLOAT && w->data) {
+		enum status status = from->width > cuda->scratch.limits.width ? STATUS_INVALID :
+		    rows_round(cuda, w, from->data, from->stride, cuda->step.rows, cuda->scratch.rounded);
+
+		if (status)
+			return cuda->fault ? cuda->fault : STATUS_INVALID;
+		input = cuda->scratch.rounded;
+		cuda->rounded = NULL;
+	}
+	return w->byte.values ?
+	    byte_run(cuda, w, from, input, from->stride, cuda->step.rows, to->data, to->stride, to->rows, 0) :
+	    linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
+}
+
+enum status linear_settle(struct cuda_backend *cuda)
+{
+	const struct backend_weight *w = cuda->step.product.w;
+	enum status                  status;
+
+	if (!w)
+		return STATUS_OK;
+	cuda->step.product.w = NULL;
+	status = run_product(cuda, w, cuda->step.product.from, cuda->step.product.to);
+	return status ? cuda_check(cuda, cudaErrorUnknown, "a postponed product") : STATUS_OK;
+}
+
 enum status cuda_linear(struct backend *b, const struct backend_weight *w, const struct backend_weight *bias,
     const struct activation *x, struct activation *y)
 {
 	struct cuda_backend *cuda = cuda_of(b);
 	struct cuda_rows    *from = rows_of(x), *to = rows_of(y);
-	const void          *input = from->data;
-	enum status          status;
+	enum status          status = STATUS_OK;
 
 	if (!cuda->step.batch || w->vector || w->columns != from->width || w->rows != to->width ||
 	    cuda->step.rows > from->rows ||
 	    cuda->step.rows > to->rows || (bias && (!bias->vector || bias->columns != w->rows)))
 		return STATUS_INVALID;
-	if (!(from == cuda->postponed && takes_norm(cuda, w, to)) && rows_settle(cuda, from))
+	if (linear_settle(cuda) || (to->heads_follow && from != cuda->postponed && rows_settle(cuda, from)))
 		return cuda->fault;
-	if (w->input != WEIGHT_INPUT_FLOAT && w->data) {
-		if (from->width > cuda->scratch.limits.width ||
-		    (status = rows_round(cuda, w, from->data, from->stride, cuda->step.rows, cuda->scratch.rounded)))
-			return cuda->fault ? cuda->fault : STATUS_INVALID;
-		input = cuda->scratch.rounded;
-		cuda->rounded = NULL;
-	}
-	status = w->byte.values ?
-	    byte_run(cuda, w, from, input, from->stride, cuda->step.rows, to->data, to->stride, to->rows, 0) :
-	    linear_run(cuda, w, input, from->stride, cuda->step.rows, to->data, to->stride, 0);
+	if (to->heads_follow)
+		cuda->step.product = { w, from, to };
+	else
+		status = run_product(cuda, w, from, to);
 	rows_written(to);
 	to->bias = bias ? bias->vector : NULL;
 	return status;
@@ -901,7 +950,7 @@ static enum status consider_gated(struct cuda_backend *cuda, const struct linear
 		status = cuda->fault;
 	}
 	plan->gated = plan->gated_us > 0 &&
-	    (!cuda->fastest || !timed || plan->gated_us <= (plan->way == WAY_SKINNY ? plan->own_us : plan->us) + SILU_US);
+	    (!cuda->fastest || !timed || plan->gated_us <= (plan->way == WAY_SKINNY ? plan->own_us : plan->us) + SAVED_US);
 	free(two);
 	return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }

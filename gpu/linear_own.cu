@@ -22,12 +22,13 @@ enum status linear_skinny(struct cuda_backend *cuda, const struct linear_job *jo
 {
 	const struct backend_weight *w = job->w;
 	enum tensor_type             type = cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16;
+	int                          form = job->gated ? SKINNY_GATED : job->heads ? SKINNY_HEADS : SKINNY_PLAIN;
 	struct skinny_plan           plan;
 	skinny_function             *kernel;
 	tensor_map                   weights, inputs;
 
-	if (cuda->major != 9 || cuda->dtype == DTYPE_F32 || (job->gated && job->to_float) ||
-	    !skinny_layout(&plan, variant, type, w->data, w->rows, w->columns, w->stride, job->x, job->rows, job->x_stride, job->gated))
+	if (cuda->major != 9 || cuda->dtype == DTYPE_F32 || (form != SKINNY_PLAIN && job->to_float) ||
+	    !skinny_layout(&plan, variant, type, w->data, w->rows, w->columns, w->stride, job->x, job->rows, job->x_stride, form))
 		return STATUS_UNSUPPORTED;
 	if (type == TENSOR_BF16)
 		kernel = job->gated ? skinny_of<__nv_bfloat16, true>(&plan) : skinny_of<__nv_bfloat16, false>(&plan);
@@ -38,6 +39,8 @@ enum status linear_skinny(struct cuda_backend *cuda, const struct linear_job *jo
 	plan.args.y = job->y;
 	plan.args.y_stride = job->y_stride;
 	plan.args.to_float = job->to_float;
+	if (job->heads)
+		plan.args.heads = *job->heads;
 	plan.args.mark = cuda->marks_device ? &cuda->marks_device->begun : NULL;
 	plan.args.mark_value = fault_mark(FAULT_LINEAR, cuda->step.launches);
 	if (allow_shared(cuda, kernel, SKINNY_SHARED_MAX, "shared memory of a linear layer"))
@@ -64,7 +67,7 @@ enum status linear_portable(struct cuda_backend *cuda, const struct linear_job *
 		fault_mark(FAULT_LINEAR, cuda->step.launches) };
 	uint32_t tokens = job->rows <= 8 ? 8 : job->rows <= 16 ? 16 : 64;
 
-	if (cuda->dtype == DTYPE_F32 || job->gated || job->rows > 65535 * 64)
+	if (cuda->dtype == DTYPE_F32 || job->gated || job->heads || job->rows > 65535 * 64)
 		return STATUS_UNSUPPORTED;
 	return cuda->dtype == DTYPE_BF16 ? portable_run<__nv_bfloat16>(cuda, args, tokens) : portable_run<__half>(cuda, args, tokens);
 }

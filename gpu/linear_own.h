@@ -9,7 +9,7 @@ enum {
 	LINEAR_ROTATE_MAX = 8    /* weights that a trial goes over, so that none is found in a cache */
 };
 
-/* y [rows][y_stride] = x · Wᵀ, or with GATED silu(gate · x) · (up · x), W = gate | up. */
+/* y [rows][y_stride] = x · Wᵀ, or with GATED silu(gate · x) · (up · x), W = gate | up, or with HEADS what heads.cuh makes of it. */
 struct linear_job {
 	const struct backend_weight *w;
 	const void *x;
@@ -17,6 +17,7 @@ struct linear_job {
 	uint32_t    x_stride, rows, y_stride;
 	int         to_float, gated;
 	int         dependent; /* launched as launch.cuh says */
+	const struct head_target *heads;
 };
 
 /* Both: STATUS_UNSUPPORTED where there is no such kernel for the product, or for this variant of it, or for this device. */

@@ -15,6 +15,9 @@
  * Gated: W is gate | up, and y = silu(gate) · up.  Eight rows of gate and eight of up alternate in shared memory, by the box's
  * order alone, so that a thread holds both.  They are rounded to T before, as silu_gate finds them.
  *
+ * Heads: W is that of q, k and v, and what the kernel of kv.cuh would do with y is done here, with the same bits (heads.cuh).
+ * A block owns whole pairs of rows then.
+ *
  * Under programmatic dependent launch W of the first stages is fetched before dependency_wait(), x and y are touched after it.
  * Not of all that have room: small kernels that run meanwhile, and x, would wait behind it for memory.
  *
@@ -22,7 +25,7 @@
 #ifndef PENSTOCK_GPU_LINEAR_SKINNY_CUH
 #define PENSTOCK_GPU_LINEAR_SKINNY_CUH
 
-#include "gpu/convert.cuh"
+#include "gpu/heads.cuh"
 
 #include <string.h>
 
@@ -40,6 +43,9 @@ struct skinny_variant {
 	int      exact;         /* boxes of just the block's rows, a copy for each panel; else rows are rounded up to eight */
 };
 
+/* What is made of the product; SKINNY_HEADS is said by args.heads too. */
+enum skinny_form { SKINNY_PLAIN, SKINNY_GATED, SKINNY_HEADS };
+
 /* How a box is fetched: one for a stage, one for each panel, or one whose rows go in groups of eight. */
 enum skinny_box { SKINNY_WHOLE, SKINNY_EACH, SKINNY_GROUPED };
 
@@ -47,8 +53,8 @@ struct skinny_args {
 	uint32_t rows, units;          /* of x; outputs: rows of W, or pairs of them */
 	uint32_t k_panels;             /* of the whole k */
 	uint32_t steps;                /* stages of it */
-	uint32_t passes, pass_units;   /* of a block; outputs of a pass, or one less */
-	uint32_t even, odd;            /* every pass of every block has EVEN outputs, the first ODD of them one more */
+	uint32_t passes, pass_units;   /* of a block; outputs of a pass at most */
+	uint32_t grain, even, odd;     /* every pass of every block has EVEN times GRAIN outputs, the first ODD of them GRAIN more */
 	uint32_t box_units, pitch;     /* a box's outputs; rows of shared memory they take */
 	uint32_t early;                /* stages whose W is fetched before the kernel before has ended */
 	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes; /* weight_bytes: where x lies; copied: W and x of a stage */
@@ -56,12 +62,13 @@ struct skinny_args {
 	int      to_float;
 	void    *y;
 	uint32_t y_stride;
+	struct head_target heads;      /* without keys: none */
 	uint32_t *mark;                /* where to say that the kernel began; NULL = nowhere */
 	uint32_t  mark_value;
 };
 
 struct skinny_plan {
-	struct skinny_args   args; /* all but y, y_stride, to_float, mark */
+	struct skinny_args   args; /* all but y, y_stride, to_float, heads, mark */
 	struct tensor_layout weights, inputs;
 	uint32_t tokens, groups, tiles, blocks, threads, shared_bytes;
 };
@@ -91,11 +98,20 @@ static inline void skinny_matrix(struct tensor_layout *ret, enum tensor_type typ
 	*ret = box == SKINNY_EACH ? each : whole;
 }
 
-/* False: this product, or this variant of it, does not suit the kernel. */
+/* Outputs of each pass at most, where all blocks have PASSES. */
+static inline uint32_t skinny_pass_units(const struct skinny_args *a, uint32_t blocks, uint32_t passes)
+{
+	uint32_t shares = a->units / a->grain, each = blocks * passes;
+
+	return (shares + each - 1) / each * a->grain;
+}
+
+/* False: this product, or this variant of it, does not suit the kernel.  FORM: enum skinny_form. */
 static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_variant *v, enum tensor_type type, const void *w,
-    uint32_t n, uint32_t k, uint32_t w_stride, const void *x, uint32_t rows, uint32_t x_stride, int gated)
+    uint32_t n, uint32_t k, uint32_t w_stride, const void *x, uint32_t rows, uint32_t x_stride, int form)
 {
 	struct skinny_args *a = &ret->args;
+	bool     gated = form == SKINNY_GATED;
 	uint32_t parts = gated ? 2 : 1, room = v->groups * v->tiles * SKINNY_TILE / parts, most, stages, spill, input_bytes;
 	bool     ragged = k % SKINNY_PANEL != 0;
 
@@ -103,23 +119,24 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 	if (!n || !k || !rows || rows > SKINNY_TOKENS_MAX || !v->blocks || !v->panels || v->panels > 8 || (type != TENSOR_BF16 &&
 	    type != TENSOR_F16) || (uint64_t)n * w_stride > INT32_MAX * (uint64_t)SKINNY_PANEL)
 		return false;
-	if (gated && (ragged || n % (2 * SKINNY_ATOM) || v->exact))
+	if ((gated && (ragged || n % (2 * SKINNY_ATOM) || v->exact)) || (form == SKINNY_HEADS && n % 2))
 		return false;
 	a->rows = rows;
 	a->units = n / parts;
+	a->grain = form == SKINNY_HEADS ? 2 : 1;
 	a->k_panels = (k + SKINNY_PANEL - 1) / SKINNY_PANEL;
-	ret->blocks = v->blocks < a->units ? v->blocks : a->units;
-	most = (a->units + ret->blocks - 1) / ret->blocks;
+	ret->blocks = v->blocks < a->units / a->grain ? v->blocks : a->units / a->grain;
+	most = skinny_pass_units(a, ret->blocks, 1);
 	a->passes = (most + room - 1) / room;
-	a->pass_units = (a->units + ret->blocks * a->passes - 1) / (ret->blocks * a->passes);
+	a->pass_units = skinny_pass_units(a, ret->blocks, a->passes);
 	a->box_units = skinny_up(a->pass_units, SKINNY_ATOM);
 	if (!gated && a->box_units > SKINNY_BOX_MAX && (ragged || a->box_units > a->units)) { /* no group may begin past the end */
 		a->passes = (most + SKINNY_BOX_MAX - 1) / SKINNY_BOX_MAX;
-		a->pass_units = (a->units + ret->blocks * a->passes - 1) / (ret->blocks * a->passes);
+		a->pass_units = skinny_pass_units(a, ret->blocks, a->passes);
 		a->box_units = skinny_up(a->pass_units, SKINNY_ATOM);
 	}
-	a->even = a->units / (ret->blocks * a->passes);
-	a->odd = a->units % (ret->blocks * a->passes);
+	a->even = a->units / a->grain / (ret->blocks * a->passes);
+	a->odd = a->units / a->grain % (ret->blocks * a->passes);
 	if (a->box_units > room || (v->exact && a->box_units > SKINNY_BOX_MAX))
 		return false;
 	a->pitch = a->box_units * parts;
@@ -189,13 +206,13 @@ __device__ static inline uint32_t skinny_edge(const skinny_args &a, uint32_t pas
 {
 	uint32_t tile = pass * gridDim.x + blockIdx.x;
 
-	return tile * a.even + (tile < a.odd ? tile : a.odd);
+	return (tile * a.even + (tile < a.odd ? tile : a.odd)) * a.grain;
 }
 
 /* The first output of whoever comes after it. */
 __device__ static inline uint32_t skinny_stop(const skinny_args &a, uint32_t pass)
 {
-	return skinny_edge(a, pass) + a.even + (pass * gridDim.x + blockIdx.x < a.odd);
+	return skinny_edge(a, pass) + (a.even + (pass * gridDim.x + blockIdx.x < a.odd)) * a.grain;
 }
 
 /* Where the boxes of a pass begin: no group of eight may begin past the end. */
@@ -326,6 +343,21 @@ template <class T, int TOKENS, bool GATED> __device__ static inline void skinny_
 	}
 }
 
+/* F(i, row, unit, mine) for every pair of outputs, UNIT and the next of a row, that a thread gets of the tile which begins in W at
+ * AT for its warp; MINE: they are this block's. */
+template <int TOKENS, class F> __device__ static inline void skinny_each_pair(const skinny_args &a, uint32_t at, uint32_t begin,
+    uint32_t end, F f)
+{
+	uint32_t lane = threadIdx.x % 32, unit = at + head_unit(lane);
+
+#pragma unroll
+	for (int i = 0; i < TOKENS / 4; i++) {
+		uint32_t row = (uint32_t)i / 2 * 8 + lane % 4 * 2 + (uint32_t)i % 2;
+
+		f(i, row, unit, row < a.rows && unit >= begin && unit < end);
+	}
+}
+
 /* A warpgroup: its tiles of every pass. */
 template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ static inline void skinny_consume(const skinny_args &a,
     char *ring, mbarrier *full, mbarrier *empty)
@@ -334,13 +366,16 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 	uint32_t tiles = (a.pitch + SKINNY_TILE - 1) / SKINNY_TILE;
 	uint32_t ring_at = shared_address(ring);
 	float    acc[TILES][TOKENS / 2];
-	uint32_t tile_at[TILES];
+	uint32_t tile_at[TILES], line[TILES]; /* LINE: the tile's first row for this warp; past the pitch where there is no tile */
+	constexpr bool AHEAD = !GATED && TOKENS <= 16; /* what heads need is read while W is on its way, if registers have room */
+	head_pair      with[AHEAD ? TILES : 1][AHEAD ? TOKENS / 4 : 1];
 
 #pragma unroll
 	for (int j = 0; j < TILES; j++) { /* one that is not there computes the last one once more */
 		uint32_t tile = group + (uint32_t)(GROUPS * j);
 
 		tile_at[j] = (tile < tiles ? tile : tiles - 1) * SKINNY_TILE * SKINNY_PANEL_BYTES;
+		line[j] = tile * SKINNY_TILE + warp % 4 * 16;
 	}
 	for (uint32_t pass = 0; pass < a.passes; pass++) {
 		uint32_t from = skinny_begin(a, pass), begin = skinny_edge(a, pass), end = skinny_stop(a, pass), previous = 0;
@@ -350,6 +385,13 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 #pragma unroll
 			for (int i = 0; i < TOKENS / 2; i++)
 				acc[j][i] = 0;
+		if constexpr (AHEAD)
+#pragma unroll
+			for (int j = 0; j < TILES && a.heads.keys; j++)
+				skinny_each_pair<TOKENS>(a, from + line[j], begin, end, [&](int i, uint32_t row, uint32_t unit, bool mine) {
+					if (mine)
+						with[j][i] = head_fetch(a.heads, row, unit);
+				});
 		for (uint32_t step = 0; step < a.steps; step++) {
 			/* By way of lane 0: what the compiler knows to be the same in all lanes it keeps in uniform registers, where wgmma
 			 * wants its descriptors.  Moves for each wgmma took longer than a wgmma of few tokens. */
@@ -391,10 +433,19 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 			barrier_arrive(&empty[previous]);
 #pragma unroll
 		for (int j = 0; j < TILES; j++) {
-			uint32_t tile = group + (uint32_t)(GROUPS * j);
+			if (group + (uint32_t)(GROUPS * j) >= tiles)
+				continue;
+			if (GATED || !a.heads.keys) {
+				skinny_store<T, TOKENS, GATED>(a, acc[j], line[j], from, begin, end);
+				continue;
+			}
+			skinny_each_pair<TOKENS>(a, from + line[j], begin, end, [&](int i, uint32_t row, uint32_t unit, bool mine) {
+				float2 two = head_gather(acc[j][4 * (i / 2) + i % 2], acc[j][4 * (i / 2) + 2 + i % 2]);
 
-			if (tile < tiles)
-				skinny_store<T, TOKENS, GATED>(a, acc[j], tile * SKINNY_TILE + warp % 4 * 16, from, begin, end);
+				if (mine)
+					head_put(a.heads, AHEAD ? with[j][i] : head_fetch(a.heads, row, unit),
+					    (T *)a.y + (size_t)row * a.y_stride, unit, two);
+			});
 		}
 	}
 }

@@ -9,7 +9,7 @@ EXTRA_DIST += $(gpu_sources:%=gpu/%.cu) gpu/cuda.h gpu/device.cuh gpu/metadata.h
 	gpu/attention_prefill.cuh gpu/attention_hopper.cuh gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h \
 	gpu/choose.c gpu/choose.h gpu/fault.c gpu/fault.h tests/gpu/run tests/gpu/tokens tests/gpu/serve.py tests/gpu/make_real.py \
 	$(gpu_shapes:%=tests/gpu/shapes/%/config.json)
-EXTRA_DIST += gpu/norm.cuh gpu/postponed.h gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_load.cuh
+EXTRA_DIST += gpu/heads.cuh gpu/norm.cuh gpu/postponed.h gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_load.cuh
 EXTRA_DIST += gpu/fmt_int4.cuh gpu/fmt_int4_folded.cuh gpu/fmt_int4_wide.cuh gpu/fmt_octet.cuh gpu/int4_choose.h
 EXTRA_DIST += gpu/launch.cuh gpu/linear_skinny.cuh gpu/linear_portable.cuh gpu/linear_own.h gpu/check_ptxas.sh
 if CUDA
@@ -105,7 +105,7 @@ if EMULATE
 AM_CXXFLAGS = $(EMULATE_CXXFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests/gpu/emulate
 check_LIBRARIES = libemulate.a
 libemulate_a_SOURCES = tests/gpu/emulate/emulate.cc tests/gpu/emulate/emulate_copy.cc tests/gpu/emulate/emulate_matrix.cc \
-	tests/gpu/emulate/emulate.h tests/gpu/emulate/machine.h tests/gpu/emulate/expect.h
+	tests/gpu/emulate/emulate.h tests/gpu/emulate/machine.h tests/gpu/emulate/expect.h tests/gpu/emulate/heads.h
 emulated_tests = tests/gpu/emulate/test_emulate
 tests_gpu_emulate_test_emulate_SOURCES = tests/gpu/emulate/test_emulate.cc
 tests_gpu_emulate_test_emulate_LDADD = libemulate.a

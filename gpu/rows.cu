@@ -179,11 +179,14 @@ bool norm_take(struct cuda_backend *cuda, const void *x, struct norm_prologue *r
 enum status norm_settle(struct cuda_backend *cuda)
 {
 	const struct norm_prologue *norm = &cuda->norm;
-	struct cuda_rows           *to = cuda->postponed;
+	struct cuda_rows           *to;
 	struct norm_job job = { .x = norm->x, .sum = norm->sum, .residual = norm->delta, .y = norm->y, .w = norm->w,
 		.inner_norm = norm->inner_norm, .inner_eps = norm->inner_eps, .eps = norm->eps, .width = norm->width, .x_is_wide = 1 };
 	bool fits = true;
 
+	if (linear_settle(cuda)) /* which takes its norm along */
+		return cuda->fault;
+	to = cuda->postponed;
 	if (!to)
 		return STATUS_OK;
 	cuda->postponed = NULL;

@@ -478,6 +478,7 @@ enum status cuda_step_begin(struct backend *b, const struct batch *batch)
 	step->number = cuda->steps++;
 	step->vocab = step->pooled_width = 0;
 	step->rotation_ready = 0;
+	step->product.w = NULL;
 	cuda->rounded = NULL;
 	cuda->postponed = NULL;
 	step->recording = step->dependent = step->own = 0;

@@ -79,11 +79,11 @@ static const struct weight_kind {
 	{ "q6_k", WEIGHT_Q6_K, WEIGHT_INPUT_FLOAT, 0 }, { "q8_0", WEIGHT_Q8_0, WEIGHT_INPUT_FLOAT, 0 },
 };
 
-enum operation { OP_RMS_NORM, OP_SANDWICH, OP_QKV, OP_ROPE, OP_ATTENTION, OP_OUT, OP_GATE_UP, OP_SILU, OP_DOWN, OP_LOGITS,
+enum operation { OP_RMS_NORM, OP_SANDWICH, OP_QKV, OP_ROPE, OP_QKV_ROPE, OP_ATTENTION, OP_OUT, OP_GATE_UP, OP_SILU, OP_DOWN, OP_LOGITS,
     OP_COUNT };
 
 static const char *const names[OP_COUNT] = { "rms_norm + residual", "two norms + residual", "linear qkv", "rope_kv_write",
-    "attention",
+	"qkv, rope_kv_write", "attention",
 	"linear out", "linear gate, up", "silu_gate", "linear down", "norm, logits" };
 
 static enum status one(struct kernels *k, enum operation operation, uint32_t i)
@@ -100,6 +100,9 @@ static enum status one(struct kernels *k, enum operation operation, uint32_t i)
 		return status ? status : op->rms_norm(b, &k->x, &k->delta, k->norm, 1e-5f, &k->hidden);
 	case OP_QKV: return op->linear(b, k->qkv[w], NULL, &k->hidden, &k->qkv_rows);
 	case OP_ROPE: return op->rope_kv_write(b, &k->qkv_rows, 0, w, k->size.heads, &k->rope);
+	case OP_QKV_ROPE:
+		status = op->linear(b, k->qkv[w], NULL, &k->hidden, &k->qkv_rows);
+		return status ? status : op->rope_kv_write(b, &k->qkv_rows, 0, w, k->size.heads, &k->rope);
 	case OP_ATTENTION: return op->attention(b, &k->qkv_rows, 0, w, k->size.heads, 0.088f, &k->attended);
 	case OP_OUT: return op->linear(b, k->out[w], NULL, &k->attended, &k->delta);
 	case OP_GATE_UP: return op->linear(b, k->gate_up[w], NULL, &k->hidden, &k->gated);
@@ -216,7 +219,8 @@ static double bytes_of(const struct kernels *k, enum operation operation)
 	double q = (double)s->heads * s->head_dim, kv = (double)s->kv_heads * s->head_dim, element = 2;
 
 	switch (operation) {
-	case OP_QKV: return (q + 2 * kv) * s->width * element;
+	case OP_QKV:
+	case OP_QKV_ROPE: return (q + 2 * kv) * s->width * element;
 	case OP_OUT: return q * s->width * element;
 	case OP_GATE_UP: return 2.0 * s->ffn * s->width * element;
 	case OP_DOWN: return (double)s->ffn * s->width * element;

@@ -770,6 +770,130 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 	free(world);
 }
 
+/* ---- A product and what rope_kv_write makes of it ---- */
+
+static const struct heads_case {
+	uint32_t q_heads, kv_heads, head_dim, block_size, dims, k;
+	bool     bias;
+	enum weight_format format; /* of what is stored otherwise only bits are compared */
+	enum weight_input  input;
+} heads_cases[] = {
+	{ 4, 1, 16, 4, 8, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 4, 2, 64, 64, 32, 72, false, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 2, 1, 66, 4, 66, 128, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 9, 3, 24, 16, 10, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 6, 2, 64, 64, 0, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 32, 2, 128, 64, 64, 192, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 48, 8, 128, 64, 64, 128, false, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 96, 8, 128, 16, 64, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 4, 2, 64, 64, 32, 256, true, WEIGHT_Q4_0, WEIGHT_INPUT_FLOAT },
+	{ 32, 2, 128, 64, 64, 256, true, WEIGHT_Q4_K, WEIGHT_INPUT_FLOAT },
+	{ 6, 3, 24, 16, 10, 256, true, WEIGHT_Q8_0, WEIGHT_INPUT_FLOAT },
+	{ 48, 8, 128, 64, 64, 64, false, WEIGHT_Q4_0, WEIGHT_INPUT_FLOAT },
+	{ 4, 2, 64, 64, 32, 256, true, WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_GROUP },
+	{ 32, 2, 128, 64, 64, 128, true, WEIGHT_F8_E4M3, WEIGHT_INPUT_F8_TOKEN },
+	{ 9, 3, 24, 16, 10, 200, false, WEIGHT_I8, WEIGHT_INPUT_I8_TOKEN },
+	{ 48, 8, 128, 64, 64, 128, true, WEIGHT_F8_E4M3, WEIGHT_INPUT_FLOAT },
+};
+
+enum { HEADS_ROWS = 64 };
+
+/* ROWS of one sequence from its beginning, which begin and end blocks; the last row is one of padding. */
+static struct batch heads_batch(const struct heads_case *c, uint32_t rows, struct batch_sequence *sequence)
+{
+	static int32_t table[HEADS_ROWS], positions[HEADS_ROWS], slots[HEADS_ROWS];
+	struct batch   batch = rows_batch(rows);
+	uint32_t       used = rows > 2 ? rows - 1 : rows, blocks = (used + c->block_size - 1) / c->block_size;
+
+	*sequence = (struct batch_sequence){ .rows = used, .context = used, .blocks = blocks };
+	for (uint32_t r = 0; r < rows; r++) {
+		table[r / c->block_size] = (int32_t)(blocks - 1 - r / c->block_size);
+		positions[r] = (int32_t)r;
+		slots[r] = r < used ? table[r / c->block_size] * (int32_t)c->block_size + (int32_t)(r % c->block_size) : -1;
+	}
+	for (int g = 0; g < BACKEND_KV_GROUPS_MAX; g++) {
+		sequence->block_table[g] = table;
+		batch.kv_slots[g] = slots;
+	}
+	batch.positions = positions;
+	batch.sequences = sequence;
+	batch.sequence_count = 1;
+	return batch;
+}
+
+static struct both heads_weight(const struct pair *pair, const struct heads_case *c, uint32_t width, struct random *random)
+{
+	float               *values = random_values(random, (size_t)width * c->k, 0.3f, 0, pair->dtype);
+	bool                 blocks = c->input == WEIGHT_INPUT_F8_GROUP, bytes = c->format == WEIGHT_F8_E4M3 || c->format == WEIGHT_I8;
+	struct stored_case   stored = { .format = c->format, .rows = width, .columns = c->k, .scale_type = WEIGHT_F32,
+		.block_rows = blocks ? 128 : 1, .block_columns = blocks ? 128 : 0 };
+	struct both          both;
+
+	if (c->format == WEIGHT_F32) {
+		both = make_weight(pair, width, c->k, values);
+	} else {
+		struct stored_matrix made = stored_make(&stored, width);
+		struct error         error;
+
+		made.w.input = c->input;
+		for (size_t i = 0; bytes && i < (size_t)width * c->k; i++) /* numbers */
+			((uint8_t *)made.w.data)[i] = (uint8_t)(random_u64(random) & 0xbf);
+		for (int i = 0; i < 2; i++)
+			MUST_SAY(pair->b[i]->ops->weight_load(pair->b[i], &made.w, 1, &both.w[i], &error), error);
+		free(made.bytes);
+	}
+	free(values);
+	return both;
+}
+
+/* The second time in one kernel, where there is one: the bits of two, in qkv and in the pages of another layer. */
+static void case_heads(struct totals *totals, int dtype, const struct heads_case *c)
+{
+	static const uint32_t counts[] = { 1, 2, 4, 9, 16, 33, HEADS_ROWS };
+	uint32_t              width = (c->q_heads + 2 * c->kv_heads) * c->head_dim;
+	struct random         random = { width };
+	struct pair           pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = HEADS_ROWS, .logit_rows = 1, .vocab = 64,
+	    .width = c->k, .q_heads = c->q_heads, .head_dim = c->head_dim });
+	struct kv_group_desc  desc = { 2, c->kv_heads, c->head_dim, c->block_size, HEADS_ROWS, KV_PAIRS, KV_FLOAT };
+	float                *bv = random_values(&random, width, 0.5f, 0, F32);
+	float                *xv = random_values(&random, (size_t)HEADS_ROWS * c->k, 1, 0, dtype), frequencies[64], *got[2][2];
+	struct both           w = heads_weight(&pair, c, width, &random), bias = make_weight(&pair, 1, width, bv);
+	struct both           x = make_activation(&pair, HEADS_ROWS, c->k, xv);
+	struct both           y = make_activation(&pair, HEADS_ROWS, c->q_heads * c->head_dim, NULL);
+	struct rope_desc      rope = { ROPE_INTERLEAVED, c->dims, frequencies, 1.25f };
+	struct error          error;
+	char                  name[128];
+
+	for (uint32_t i = 0; i < c->dims / 2; i++)
+		frequencies[i] = (float)pow(100, -2.0 * i / c->dims);
+	for (int i = 0; i < 2; i++)
+		MUST_SAY(pair.b[i]->ops->kv_alloc(pair.b[i], 0, &desc, &error), error);
+	for (int i = 0; i < 4; i++)
+		got[i / 2][i % 2] = calloc((size_t)HEADS_ROWS * width, sizeof(float));
+	for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
+		struct batch_sequence sequence;
+		struct batch          batch = heads_batch(c, counts[n], &sequence);
+		struct both           qkv = make_activation(&pair, HEADS_ROWS, width, NULL);
+
+		snprintf(name, sizeof name, "heads of a product of format %d, %u over %u of %u, %u rotated, pages of %u%s, %u rows",
+		    c->format, c->q_heads, c->kv_heads, c->head_dim, c->dims, c->block_size, c->bias ? ", bias" : "", counts[n]);
+		for (uint32_t layer = 0; layer < 2; layer++) {
+			BOTH(&pair, step_begin, &batch);
+			BOTH(&pair, linear, w.w[i], c->bias ? bias.w[i] : NULL, &x.a[i], &qkv.a[i]);
+			BOTH(&pair, rope_kv_write, &qkv.a[i], 0, layer, c->q_heads, c->dims ? &rope : NULL);
+			if (c->format == WEIGHT_F32)
+				compare(totals, name, &pair, &qkv, counts[n]);
+			BOTH(&pair, attention, &qkv.a[i], 0, layer, c->q_heads, 0.1f, &y.a[i]);
+			if (c->format == WEIGHT_F32)
+				compare(totals, name, &pair, &y, sequence.rows);
+			MUST(pair.b[1]->ops->activation_get(pair.b[1], &qkv.a[1], got[layer][0], counts[n]));
+			MUST(pair.b[1]->ops->activation_get(pair.b[1], &y.a[1], got[layer][1], sequence.rows));
+		}
+		for (int i = 0; i < 2; i++)
+			note(totals, name, &pair, memcmp(got[0][i], got[1][i], (size_t)HEADS_ROWS * width * sizeof(float)) != 0, 0);
+		drop_activation(&pair, &qkv);
+	}
+	free(bv), free(xv), free(got[0][0]), free(got[0][1]), free(got[1][0]), free(got[1][1]);
+	close_pair(&pair);
+}
+
 /* ---- Sampling ---- */
 
 enum { SAMPLE_WIDTH = 64, SAMPLE_VOCAB = 30011, SAMPLE_LIMIT = 30000 };
@@ -1142,6 +1266,8 @@ static void run_all(struct totals *totals)
 		for (size_t i = 0; i < sizeof mixed / sizeof *mixed && wanted(totals, "mixed"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof heads_cases / sizeof *heads_cases && wanted(totals, "heads"); i++)
+			case_heads(totals, dtype, &heads_cases[i]);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention"); i++)
 			case_attention(totals, dtype, &attention_cases[i], &cache_float);
 		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention, bytes"); i++) {

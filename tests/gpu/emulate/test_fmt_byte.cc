@@ -1,13 +1,15 @@
 /* test_fmt_byte.cc: products with weights of one byte and the rounding of activations (gpu/fmt_byte.cuh) on the emulator,
  * against plain references in double, with poison in every output. */
 #include "base/floats.h"
-#include "expect.h"
+#include "heads.h"
 #include "gpu/fmt_byte_load.cuh"
 #include "model/weight.h"
 #include "support/random.h"
 
 #include <math.h>
 #include <string.h>
+
+#include <type_traits>
 
 static unsigned checks;
 
@@ -241,7 +243,7 @@ template <enum byte_kind KIND> static const char *run_kernel(const struct byte_p
 
 /* Rows FIRST … FIRST + ROWS of the world's product: y [rows][n], or what is wrong. */
 static std::vector<float> run(const struct world &world, uint32_t first, uint32_t rows, uint32_t multiprocessors, uint64_t seed,
-    enum byte_output output = BYTE_OUT_F32, uint32_t y_stride = 0)
+    enum byte_output output = BYTE_OUT_F32, uint32_t y_stride = 0, const struct head_target *heads = NULL)
 {
 	uint32_t            groups = (world.k + 127) / 128;
 	bool                wide = byte_wide(world.kind), narrow = output != BYTE_OUT_F32;
@@ -272,6 +274,8 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	p.rows = rows;
 	p.y_stride = y_stride;
 	p.granule = world.granule;
+	if (heads)
+		p.heads = *heads;
 	if (!byte_cut(world.kind, multiprocessors, &p)) {
 		CHECK(false, "%s %u × %u: no cut", kind_names[world.kind], world.n, world.k);
 		return result;
@@ -326,6 +330,27 @@ static void compare(const struct world &world, uint32_t first, uint32_t rows, co
 			CHECK(fabs(got - exact) <= 1e-6 * size, "%s %u × %u, %u rows: row %u, output %u: %g, not %g",
 			    kind_names[world.kind], world.n, world.k, rows, first + r, o, got, exact);
 		}
+}
+
+/* What the kernel makes of heads: the bits of the product and the kernel of kv.cuh. */
+template <class T> static void case_heads(enum byte_kind kind, const struct head_shape &shape, uint32_t k, uint32_t rows,
+    uint32_t granule, bool by_group, uint32_t multiprocessors)
+{
+	enum byte_output   output = std::is_same_v<T, __half> ? BYTE_OUT_F16 : BYTE_OUT_BF16;
+	uint32_t           n = shape.width(), different = 0;
+	struct world       world = make_world(kind, n, k, rows, granule, by_group, false, n * 31 + k);
+	std::vector<float> want = run(world, 0, rows, multiprocessors, 1, output, n + 8), got;
+	std::vector<T>     qkv;
+	head_world<T>      one(shape, rows), two(shape, rows);
+
+	for (float value : want)
+		qkv.push_back(from_float<T>(value));
+	two.run(qkv.data(), n);
+	got = run(world, 0, rows, multiprocessors, 2, output, n + 8, &one.to);
+	for (uint32_t i = 0; i < rows * n; i++)
+		different += to_float(qkv[i]) != got[i];
+	CHECK(different == 0 && one.equals(two), "%s: heads of %u, %u rows: %u values are not those of two kernels", kind_names[kind],
+	    shape.dim, rows, different);
 }
 
 static void case_product(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t rows, uint32_t granule, bool by_group, bool extreme,
@@ -635,6 +660,9 @@ int main(void)
 		case_invariance(k, 137, 576, blocks ? 64 : 0, groups, 2);
 		case_invariance(k, 137, 1100, blocks ? 128 : 0, groups, 2);
 		case_invariance(k, 300, 200, 0, false, 1);
+		case_heads<__nv_bfloat16>(k, { 3, 1, 64, 64, 16, true, true }, 200, 1, blocks ? 128 : 0, groups, 3);
+		case_heads<__half>(k, { 4, 2, 24, 4, 12, false, false }, 130, 16, 0, false, 2);
+		case_heads<__nv_bfloat16>(k, { 6, 1, 128, 64, 32, true, true }, 128, 12, blocks ? 64 : 0, false, 1);
 	}
 	case_product(BYTE_F8, 90, 400, 5, 0, true, false, 2, 2); /* scales by output and by group */
 	case_product(BYTE_F8, 90, 400, 5, 32, false, false, 2, 2); /* by block and by row */

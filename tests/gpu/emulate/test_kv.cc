@@ -38,10 +38,10 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 	    [&] { rotation_kernel(table, positions, 1.5f, c->pairs, 8, rotation.data()); }));
 
 	std::vector<T>  before = qkv, values = keys;
-	struct head_job job = { qkv.data(), c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, NULL, slots,
-		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->norm ? q_norm.data() : NULL,
-		c->norm ? k_norm.data() : NULL, 1e-5f, stride, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs, 8, c->swizzle,
-		c->interleaved, KV_FLOAT, { &mark, 2 } };
+	struct head_job job = { qkv.data(), { c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, slots,
+		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs, 8,
+		c->swizzle }, NULL, c->norm ? q_norm.data() : NULL, c->norm ? k_norm.data() : NULL, 1e-5f, stride, c->interleaved, KV_FLOAT,
+		{ &mark, 2 } };
 
 	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,
 	    { .seed = seed, .before = { { qkv.data(), qkv.size() * sizeof(T) } } }, [&] { head_kernel<T>(job); }), seed);
@@ -120,8 +120,8 @@ template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, boo
 		r = { cosf(angle), sinf(angle) };
 	}
 
-	struct head_job job = { qkv.data(), keys.data(), values.data(), scales.data(), slots, rotated ? rotation.data() : NULL,
-		NULL, NULL, NULL, 1e-5f, stride, q_heads, kv_heads, dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, 0, false, type,
+	struct head_job job = { qkv.data(), { keys.data(), values.data(), slots, rotated ? rotation.data() : NULL, NULL, q_heads, kv_heads,
+		dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, 0 }, scales.data(), NULL, NULL, 1e-5f, stride, false, type,
 		{ &mark, 2 } };
 
 	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,

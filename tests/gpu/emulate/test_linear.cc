@@ -1,7 +1,7 @@
 /* test_linear.cc: our own kernels of linear layers under the emulator: linear_skinny.cuh in every size that is built and in many
  * variants, linear_portable.cuh, on odd shapes, against sums in double.  What pads rows is NaN, what lies beyond an output must
  * stay as it was, and row 0 has the same bits whatever stands beside it, on however many blocks. */
-#include "expect.h"
+#include "heads.h"
 
 #include "gpu/linear_portable.cuh"
 #include "gpu/linear_skinny.cuh"
@@ -216,6 +216,64 @@ template <class T> static void gated_as_two_kernels(void)
 	}
 }
 
+/* ---- Heads in the epilogue ---- */
+
+/* Rows of q, k and v, padding included. */
+template <class T> static std::vector<T> run_heads(const matrix<T> &w, const matrix<T> &x, const struct skinny_variant &v,
+    const struct head_target *heads, uint64_t seed)
+{
+	std::vector<T>     y((size_t)x.rows * (w.rows + 8), from_float<T>(NAN));
+	struct skinny_plan plan;
+	const char        *error;
+
+	expect(skinny_layout(&plan, &v, type_of<T>(), w.data(), w.rows, w.k, w.stride, x.data(), x.rows, x.stride,
+	    heads ? SKINNY_HEADS : SKINNY_PLAIN), "no layout");
+	plan.args.y = y.data();
+	plan.args.y_stride = w.rows + 8;
+	if (heads)
+		plan.args.heads = *heads;
+	error = run_skinny<T, false>(plan, seed);
+	expect(!error, "heads: %s", error);
+	return y;
+}
+
+/* Bits are those of two kernels, however blocks, passes and tiles cut heads and pairs. */
+template <class T> static void heads_as_two_kernels(void)
+{
+	static const struct {
+		struct head_shape     heads;
+		uint32_t              k, rows;
+		struct skinny_variant v;
+	} cases[] = {
+		{ { 4, 1, 16, 4, 4, true, false }, 64, 1, { 1, 1, 1, 7, 0, 0 } },
+		{ { 3, 2, 64, 64, 16, false, true }, 72, 5, { 1, 1, 2, 11, 0, 0 } },
+		{ { 2, 1, 66, 2, 33, true, false }, 128, 9, { 2, 1, 1, 3, 2, 1 } },
+		{ { 5, 3, 24, 16, 5, true, true }, 64, 16, { 1, 1, 1, 2, 2, 0 } },
+		{ { 6, 1, 128, 64, 32, true, true }, 64, 12, { 2, 3, 1, 4, 0, 0 } },
+		{ { 7, 2, 64, 64, 0, true, true }, 64, 3, { 2, 2, 1, 3, 0, 0 } },
+		{ { 5, 1, 128, 64, 64, false, true }, 64, 2, { 2, 3, 2, 1, 0, 0 } }, /* three passes */
+		{ { 4, 2, 32, 8, 16, true, false }, 192, 33, { 2, 2, 1, 1, 2, 0 } },
+		{ { 9, 2, 32, 64, 8, false, true }, 64, 64, { 1, 1, 1, 5, 2, 1 } },
+		{ { 3, 1, 2, 1, 1, true, false }, 64, 20, { 1, 1, 1, 132, 0, 0 } },
+	};
+
+	for (const auto &c : cases) {
+		matrix<T>      w(c.heads.width(), c.k), x(c.rows, c.k);
+		head_world<T>  two(c.heads, c.rows);
+		std::vector<T> want = run_heads<T>(w, x, c.v, NULL, 1);
+
+		two.run(want.data(), w.rows + 8);
+		for (uint64_t seed = 2; seed < 2 + SEEDS; seed++) {
+			head_world<T>  one(c.heads, c.rows);
+			std::vector<T> got = run_heads<T>(w, x, c.v, &one.to, seed);
+
+			expect(memcmp(want.data(), got.data(), want.size() * sizeof(T)) == 0 && one.equals(two),
+			    "%u and %u heads of %u, %u rows: not the bits of two kernels", c.heads.q_heads, c.heads.kv_heads, c.heads.dim,
+			    c.rows);
+		}
+	}
+}
+
 /* Sizes of models: what the default lays out fits a block, and every output belongs to one pass of one block. */
 static void layouts(void)
 {
@@ -292,6 +350,7 @@ static void refusals(void)
 	REFUSED(exact, 64, 64, 1, 1, "gated needs groups of eight");
 	REFUSED(v, 64, 72, 1, 1, "gated with a part of a panel");
 	REFUSED(v, 40, 64, 1, 1, "gated with outputs that are no groups of eight");
+	REFUSED(v, 41, 64, 1, SKINNY_HEADS, "half a pair");
 	expect(!skinny_layout(&plan, &v, TENSOR_F32, data, 64, 64, 64, data, 1, 64, 0), "float32");
 }
 
@@ -364,6 +423,8 @@ int main(void)
 	row_alone_and_among<__half>();
 	gated_as_two_kernels<__nv_bfloat16>();
 	gated_as_two_kernels<__half>();
+	heads_as_two_kernels<__nv_bfloat16>();
+	heads_as_two_kernels<__half>();
 	layouts();
 	trials();
 	refusals();
