@@ -270,8 +270,6 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 			return cuda->fault;
 		x = (const T *)cuda->scratch.rounded;
 	}
-	const bool wide = int4_wide_suits(slab, rows);
-
 	if (rows > FOLDED_ROWS || (rows > SLAB_ROWS && !int4_folded_takes<T>(*slab)))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
 	struct int4_task task = {};
@@ -284,7 +282,7 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	cuda->step.launches++;
 	if (rows > SLAB_ROWS)
 		return multiply_folded<T>(cuda, &task, x, x_stride);
-	return multiply<T>(cuda, &task, x, x_stride, wide);
+	return multiply<T>(cuda, &task, x, x_stride, int4_wide_suits(slab, rows));
 }
 
 enum status int4_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,

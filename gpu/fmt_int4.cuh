@@ -577,7 +577,6 @@ __device__ static inline void int4_scales_of(const struct int4_task &t, const st
 	s[1] = wide ? __uint_as_float(raw.scales[1]) : half ? int4_from_half(raw.scales[0] >> 16) :
 	    int4_from_bfloat(raw.scales[0] >> 16);
 }
-
 /* Inputs of columns 32 · AT … of the unit: B[step][tile of 8 rows]. */
 template <int ROWS> __device__ static inline void int4_load(uint32_t x, uint32_t lane, int at, uint32_t b[2][ROWS / 8][2])
 {
@@ -603,6 +602,20 @@ template <int ROWS> __device__ static inline void int4_load(uint32_t x, uint32_t
 	}
 }
 
+/* SUMS += s · OF_GROUP, and with OFFSETS o · OF_INPUTS, of two rows' s and o. */
+template <int TILES, bool OFFSETS> __device__ static inline void int4_add_group(const float s[2], const float (&of_group)[TILES][4],
+    const float o[2], const float (*of_inputs)[4], float (&sums)[TILES][4])
+{
+#pragma unroll
+	for (int j = 0; j < TILES; j++)
+#pragma unroll
+		for (int h = 0; h < 4; h++) {
+			sums[j][h] = fmaf(s[h / 2], of_group[j][h], sums[j][h]);
+			if (OFFSETS)
+				sums[j][h] = fmaf(o[h / 2], of_inputs[j][h], sums[j][h]);
+		}
+}
+
 /* SUMS += COUNT tiles of the UNIT, which lie at BLOCK in it, times its inputs, step by step side by side: what one tile waits
  * for, another one covers.  GROUP columns have a scale; OFFSETS as the slab has them. */
 template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void int4_unit(const struct int4_task &t,
@@ -610,6 +623,7 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 {
 	constexpr int  TILES = ROWS / 8, PAIRS = GROUP / 32;
 	[[maybe_unused]] constexpr int UNROLL = TILES == 1 && !OFFSETS ? 4 : 1; /* as registers allow */
+	[[maybe_unused]] constexpr int PAIRS_UNROLL = TILES <= 2 ? 4 : 1;
 	const uint32_t ones[4] = { int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001,
 		int4_type<T>::one * 0x10001 };
 	const uint32_t place = lane / 4 * 2;
@@ -635,7 +649,7 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 				int4_zeros_of<T>(t, raw[r], zero[r]);
 			}
 		}
-#pragma unroll
+#pragma unroll PAIRS_UNROLL
 		for (int pair = 0; pair < PAIRS; pair++) {
 			const int at = group * PAIRS + pair;
 			uint32_t  b[2][TILES][2], a[4];
@@ -669,14 +683,7 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 				int4_scales_of<true>(t.w, unit + block[r] + INT4_WORDS_BYTES, group, place, s, o);
 			else /* once more where registers are few */
 				int4_scales_of(t, TILES > 1 ? int4_fetch(t, unit + block[r], group, place) : raw[r], s);
-#pragma unroll
-			for (int j = 0; j < TILES; j++)
-#pragma unroll
-				for (int h = 0; h < 4; h++) {
-					sums[r][j][h] = fmaf(s[h / 2], of_group[r][j][h], sums[r][j][h]);
-					if (OFFSETS)
-						sums[r][j][h] = fmaf(o[h / 2], of_inputs[OFFSETS ? j : 0][h], sums[r][j][h]);
-				}
+			int4_add_group<TILES, OFFSETS>(s, of_group[r], o, of_inputs, sums[r]);
 		}
 	}
 }
@@ -899,8 +906,16 @@ template <class T, int ROWS, class L> static inline auto int4_instance_of(const 
 	return three ? launch(int4_multiply<T, ROWS, 3, INT4_UNIT, false>, (uint32_t)ROWS) :
 	    launch(int4_multiply<T, ROWS, 2, INT4_UNIT, false>, (uint32_t)ROWS);
 }
+/* Whether W is multiplied with 17 to 32 rows in one block: a warp has registers for two tiles, and wgmma would compute four. */
+static inline bool int4_takes_32(const struct int4_slab &w)
+{
+	return !w.eight && !int4_has_offsets(w) && int4_panel_tiles(w) <= 2;
+}
 template <class T, class L> static inline auto int4_instance(const struct int4_task &t, L launch)
 {
+	if (t.rows > INT4_NARROW_ROWS && int4_takes_32(t.w))
+		return t.w.group == INT4_GROUP_MIN ? launch(int4_multiply<T, 32, 2, INT4_GROUP_MIN, false>, 32u) :
+		    launch(int4_multiply<T, 32, 2, INT4_UNIT, false>, 32u);
 	return t.rows <= 8 ? int4_instance_of<T, 8>(t, launch) : int4_instance_of<T, 16>(t, launch);
 }
 

@@ -1,5 +1,5 @@
-/* fmt_int4_folded.cuh: products of four-bit weights with so many rows that arithmetic takes the time: wgmma, whose first operand,
- * rows of the weight, is decoded into registers as int4_decode does, scale and rounding included.
+/* fmt_int4_folded.cuh: products of slabs with so many rows that arithmetic takes the time: wgmma, whose first operand,
+ * rows of the weight, is decoded into registers as int4_decode and octet_decode do, scale and rounding included.
  *
  * A sum is one chain over ascending columns, sixteen at a time, of weights rounded to T: the bits of decoding the slab and
  * multiplying by a kernel that does not divide the columns, as cuBLASLt's that linear.cu allows, which tests/gpu/invariance
@@ -80,12 +80,17 @@ __device__ static inline void int4_folded_copy(const struct int4_task &t, const 
 	}
 }
 
-/* How a weight is scaled and rounded to T, once, from an exact integer q − z. */
+/* How a weight is scaled and rounded to T, once; of four bits from an exact integer q − z. */
 enum int4_fold {
-	INT4_FOLD_SAME,   /* s is a T: a product */
-	INT4_FOLD_SPLIT,  /* T is bfloat16, s of 16 bits = h + l, both bfloat16: (q − z) · h + (q − z) · l, the second one exact */
-	INT4_FOLD_OFFSETS /* s · q + o in float32, and then rounded */
+	INT4_FOLD_SAME,         /* s is a T: a product */
+	INT4_FOLD_SPLIT,        /* T is bfloat16, s of 16 bits = h + l, both bfloat16: (q − z) · h + (q − z) · l, the last exact */
+	INT4_FOLD_OFFSETS,      /* s · q + o in float32, and then rounded */
+	INT4_FOLD_EIGHT,        /* codes of eight bits: s · q in float32, and then rounded */
+	INT4_FOLD_EIGHT_OFFSETS /* s · q + o */
 };
+__device__ static inline void int4_pair_of(float low, float high, __nv_bfloat162 *ret) { *ret = __floats2bfloat162_rn(low, high); }
+__device__ static inline void int4_pair_of(float low, float high, __half2 *ret) { *ret = __floats2half2_rn(low, high); }
+
 template <class T, enum int4_fold FOLD> struct int4_folder {
 	typedef typename int4_type<T>::pair pair;
 	static constexpr bool bfloat = int4_type<T>::base == int4_type<__nv_bfloat16>::base;
@@ -120,6 +125,35 @@ template <class T, enum int4_fold FOLD> struct int4_folder {
 		memcpy(&word, &x, sizeof x);
 		return word;
 	}
+	/* Words of eight bits as the first operand: a code without its sign is put behind 2²³. */
+	__device__ void eight(uint32_t first, uint32_t second, uint32_t a[4]) const
+	{
+		const uint32_t words[2] = { first ^ 0x80808080, second ^ 0x80808080 };
+
+#pragma unroll
+		for (int f = 0; f < 4; f++) {
+			const int row = f & 1;
+			float     v[2];
+			pair      x;
+
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				float q = __uint_as_float(__byte_perm(words[f / 2], 0x4b000000, 0x7440u + (uint32_t)(2 * i + row))) - 8388736;
+
+				v[i] = FOLD == INT4_FOLD_EIGHT_OFFSETS ? fmaf(q, s[row], o[row]) : q * s[row];
+			}
+			int4_pair_of(v[0], v[1], &x);
+			memcpy(&a[f], &x, sizeof x);
+		}
+	}
+};
+
+/* What a lane loads of two steps. */
+template <bool EIGHT> struct int4_words {
+	typedef uint2 type;
+};
+template <> struct int4_words<true> {
+	typedef uint4 type;
 };
 
 /* Y = X · Wᵀ for TOKENS rows of X (blockIdx.x) and a block's rows of W (blockIdx.y). */
@@ -130,6 +164,7 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	constexpr uint32_t TILES = 4 * GROUPS;
 	constexpr int  PARTS = 4; /* of a unit; a part's operands are the same registers in every unit */
+	constexpr bool EIGHT = FOLD >= INT4_FOLD_EIGHT, OFFSETS = FOLD == INT4_FOLD_OFFSETS || FOLD == INT4_FOLD_EIGHT_OFFSETS;
 	constexpr bool DRAINS = GROUP != INT4_UNIT; /* what is multiplied ends with a unit: else the compiler serialises it */
 	uint8_t       *shared = (uint8_t *)shared_memory();
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.y * TILES;
@@ -157,7 +192,7 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 	/* A tile that is not there computes the last one once more. */
 	const uint32_t place = lane / 4 * 2, block = t.input_bytes + (warp < tiles ? warp : tiles - 1) * t.tile_bytes;
 	uint32_t       stage = 0, phase = 0, zero[2], a[PARTS][2][4];
-	uint2          words[PARTS];
+	typename int4_words<EIGHT>::type words[PARTS];
 	float          sums[TOKENS / 2];
 	struct int4_folder<T, FOLD> folder;
 
@@ -170,13 +205,16 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 		barrier_wait(&full[stage], phase);
 #pragma unroll
 		for (int i = 0; i < PARTS; i++)
-			words[i] = *(const uint2 *)(weights + i * (INT4_WORDS_BYTES / PARTS) + lane * 8);
+			words[i] = ((const typename int4_words<EIGHT>::type *)weights)[i * 32 + lane];
 #pragma unroll
 		for (int i = 0; i < PARTS; i++) {
 			if (i * 32 % GROUP == 0) {
 				float s[2], o[2] = { 0, 0 };
 
-				if constexpr (FOLD == INT4_FOLD_OFFSETS) {
+				if constexpr (EIGHT) {
+					octet_scales_of<GROUP, OFFSETS>(t.w, weights + 2 * INT4_WORDS_BYTES, (uint32_t)(i * 32 / GROUP), place,
+					    folder.s, folder.o);
+				} else if constexpr (OFFSETS) {
 					zero[0] = zero[1] = int4_type<T>::base * 0x10001;
 					int4_scales_of<true>(t.w, weights + INT4_WORDS_BYTES, (uint32_t)(i * 32 / GROUP), place, s, o);
 				} else {
@@ -185,7 +223,8 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 					int4_zeros_of<T>(t, raw, zero);
 					int4_scales_of(t, raw, s);
 				}
-				folder.set(s, o);
+				if constexpr (!EIGHT)
+					folder.set(s, o);
 			}
 			if constexpr (!DRAINS) {
 				wgmma_wait<PARTS - 1>();
@@ -194,10 +233,17 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 			}
 #pragma unroll
 			for (int step = 0; step < 2; step++) {
-				int4_operand<T>(step ? words[i].y : words[i].x, zero, a[i][step]);
+				if constexpr (EIGHT) {
+					if (GROUP == 16 && step)
+						octet_scales_of<GROUP, OFFSETS>(t.w, weights + 2 * INT4_WORDS_BYTES, (uint32_t)(2 * i + step), place,
+						    folder.s, folder.o);
+					folder.eight(step ? words[i].z : words[i].x, step ? words[i].w : words[i].y, a[i][step]);
+				} else {
+					int4_operand<T>(step ? words[i].y : words[i].x, zero, a[i][step]);
 #pragma unroll
-				for (int f = 0; f < 4; f++)
-					a[i][step][f] = folder.of(a[i][step][f], f & 1);
+					for (int f = 0; f < 4; f++)
+						a[i][step][f] = folder.of(a[i][step][f], f & 1);
+				}
 			}
 			wgmma_fence();
 #pragma unroll
@@ -263,6 +309,11 @@ template <class T, class L> static inline auto int4_folded_instance(const struct
 {
 	constexpr enum int4_fold fold = int4_type<T>::base == int4_type<__nv_bfloat16>::base ? INT4_FOLD_SPLIT : INT4_FOLD_SAME;
 
+	if (w.eight && int4_has_offsets(w))
+		return int4_folded_instance_of<T, 32, INT4_FOLD_EIGHT_OFFSETS>(s, launch);
+	if (w.eight)
+		return w.group == 16 ? int4_folded_instance_of<T, 16, INT4_FOLD_EIGHT>(s, launch) :
+		    int4_folded_instance_of<T, 32, INT4_FOLD_EIGHT>(s, launch);
 	if (int4_has_offsets(w))
 		return int4_folded_instance_of<T, INT4_GROUP_MIN, INT4_FOLD_OFFSETS>(s, launch);
 	return w.group == INT4_GROUP_MIN ? int4_folded_instance_of<T, INT4_GROUP_MIN, fold>(s, launch) :
@@ -274,7 +325,7 @@ template <class T> static inline bool int4_folded_takes(const struct int4_slab &
 {
 	const bool bfloat = int4_type<T>::base == int4_type<__nv_bfloat16>::base;
 
-	return !w.eight && (int4_has_offsets(w) || w.scales == INT4_F16 || (bfloat && w.scales == INT4_BF16));
+	return w.eight || int4_has_offsets(w) || w.scales == INT4_F16 || (bfloat && w.scales == INT4_BF16);
 }
 
 static inline struct tensor_layout int4_folded_inputs(const struct int4_task *t, enum tensor_type type, const void *x,

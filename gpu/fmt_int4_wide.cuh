@@ -5,7 +5,8 @@
  * onto those of a share of units, the shares after each other.
  *
  * Two or three warpgroups multiply.  Four tiles are a warpgroup's 64 rows; panels of more than four tiles are divided among them,
- * of smaller ones each of two takes half of the shares.  One more warpgroup gives up its registers; one thread of it copies. */
+ * of smaller ones each of two takes half of the shares.  One more warpgroup gives up its registers; one thread of it copies, or
+ * four. */
 #ifndef PENSTOCK_GPU_FMT_INT4_WIDE_CUH
 #define PENSTOCK_GPU_FMT_INT4_WIDE_CUH
 
@@ -34,30 +35,6 @@ __device__ static inline void int4_walk_on(const struct int4_task &t, struct int
 		walk->unit = ++walk->share;
 }
 
-/* What a block's stages hold, one after the other: units of its panels, where there are halves alternately theirs. */
-struct int4_feed {
-	uint32_t         panel;
-	struct int4_walk next, other;
-};
-__device__ static inline struct int4_feed int4_feed_of(const struct int4_task &t, uint32_t panel, uint32_t halves)
-{
-	return { panel, int4_walk_of(t, 0, halves), int4_walk_of(t, halves > 1, halves) };
-}
-__device__ static inline bool int4_feed_holds(const struct int4_feed &feed) { return feed.next.share < feed.next.end; }
-__device__ static inline void int4_feed_on(const struct int4_task &t, uint32_t halves, struct int4_feed *feed)
-{
-	if (int4_feed_holds(*feed))
-		int4_walk_on(t, &feed->next);
-	if (halves > 1) {
-		struct int4_walk walk = feed->next;
-
-		feed->next = feed->other;
-		feed->other = walk;
-	}
-	if (feed->next.share >= feed->next.end && (halves == 1 || feed->other.share >= feed->other.end))
-		*feed = int4_feed_of(t, feed->panel + gridDim.x, halves);
-}
-
 /* Shared memory: stages of a unit (inputs | weights), then what the second half of the shares sums, barriers. */
 static inline uint32_t int4_wide_size(struct int4_task *t, uint32_t rows)
 {
@@ -75,140 +52,176 @@ static inline uint32_t int4_wide_size(struct int4_task *t, uint32_t rows)
 	return t->stages * (t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier)) + t->sum_bytes;
 }
 
-/* The thread that copies: weights as soon as there is room, inputs once the kernel before is done. */
-__device__ static inline void int4_wide_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t rows,
-    uint32_t halves, mbarrier *full, mbarrier *empty)
+/* What a thread copies.  Of panels without halves one copies all; each half has two, for one was slower than their warpgroups. */
+enum int4_copies { INT4_COPIES_WEIGHTS, INT4_COPIES_INPUTS, INT4_COPIES_BOTH };
+
+/* A thread that copies all units, or those of a half: weights as soon as there is room, inputs once the kernel before is done. */
+template <enum int4_copies WHAT> __device__ static inline void int4_wide_copy(const struct int4_task &t, const tensor_map *map,
+    uint8_t *shared, uint32_t rows, uint32_t half, uint32_t halves, mbarrier *full, mbarrier *empty)
 {
-	const uint64_t   once = cache_evict_first(), again = cache_evict_last();
-	struct int4_feed feed = int4_feed_of(t, blockIdx.x, halves);
-	uint32_t         stage = 0, phase = 1, panel = blockIdx.x - gridDim.x, unit_bytes = 0; /* of no panel yet */
-	const uint8_t   *from = NULL;
+	constexpr bool WEIGHTS = WHAT != INT4_COPIES_INPUTS, INPUTS = WHAT != INT4_COPIES_WEIGHTS;
+	const uint64_t once = cache_evict_first(), again = cache_evict_last();
+	uint32_t       stage = half, phase = 1, count = 0;
+	bool           ready = false;
 
-	for (uint32_t i = 0; feed.panel < t.w.panels; i++) {
-		if (feed.panel != panel) {
-			uint32_t first = int4_panel_first(t.w, feed.panel);
+	if (!WEIGHTS)
+		dependency_wait();
+	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
+		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
+		const uint8_t *from = t.w.data + (uint64_t)first * t.units * t.tile_bytes;
+		struct int4_walk walk = int4_walk_of(t, half, halves);
 
-			panel = feed.panel;
-			unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
-			from = t.w.data + (uint64_t)first * t.units * t.tile_bytes;
-		}
-		if (int4_feed_holds(feed)) {
+		while (walk.share < walk.end) {
 			uint8_t *at = shared + stage * t.stage_bytes;
 
-			if (i >= t.stages)
+			if (count * halves >= t.stages)
 				barrier_wait(&empty[stage], phase);
-			barrier_expect(&full[stage], unit_bytes + t.input_bytes);
-			bulk_copy(at + t.input_bytes, from + (uint64_t)feed.next.unit * unit_bytes, unit_bytes, &full[stage],
-			    blockIdx.y + 1 == gridDim.y ? once : again);
-			if (i >= t.ahead)
-				int4_fetch_inputs(t, map, at, rows, feed.next.unit, &full[stage], again);
-		}
-		int4_feed_on(t, halves, &feed);
-		if (i + 1 == t.ahead || (i < t.ahead && feed.panel >= t.w.panels)) { /* the inputs of all so far */
-			struct int4_feed before = int4_feed_of(t, blockIdx.x, halves);
+			barrier_expect(&full[stage], (WEIGHTS ? unit_bytes : 0) + (INPUTS ? t.input_bytes : 0));
+			if (WEIGHTS)
+				bulk_copy(at + t.input_bytes, from + (uint64_t)walk.unit * unit_bytes, unit_bytes, &full[stage],
+				    blockIdx.y + 1 == gridDim.y ? once : again);
+			count++;
+			if (INPUTS && (!WEIGHTS || ready))
+				int4_fetch_inputs(t, map, at, rows, walk.unit, &full[stage], again);
+			int4_walk_on(t, &walk);
+			if (WEIGHTS && !ready && (count == t.ahead || (walk.share >= walk.end && panel + gridDim.x >= t.w.panels))) {
+				struct int4_walk before = int4_walk_of(t, half, halves);
 
-			dependency_wait();
-			for (uint32_t k = 0; k <= i; k++) {
-				if (int4_feed_holds(before))
-					int4_fetch_inputs(t, map, shared + k * t.stage_bytes, rows, before.next.unit, &full[k], again);
-				int4_feed_on(t, halves, &before);
+				dependency_wait();
+				ready = true;
+				for (uint32_t k = 0; INPUTS && k < count; k++) { /* the inputs of all so far */
+					int4_fetch_inputs(t, map, shared + k * t.stage_bytes, rows, before.unit, &full[k], again);
+					int4_walk_on(t, &before);
+					if (before.share >= before.end)
+						before = int4_walk_of(t, half, halves);
+				}
+			}
+			stage += halves;
+			if (stage >= t.stages) {
+				stage -= t.stages;
+				phase ^= 1;
 			}
 		}
-		if (++stage == t.stages) {
-			stage = 0;
-			phase ^= 1;
-		}
 	}
 }
 
-/* SUMS += EACH times 64 rows of a unit, of which this warp's 16 lie at BLOCK in it, times the inputs at X.  In pieces of up
- * to MOST steps: while one is multiplied the next one is decoded, into the other registers. */
-template <class T, int ROWS, int EACH, int GROUP, int MOST> __device__ static inline void int4_wide_unit(const struct int4_task &t,
+/* int4_zeros_of and int4_scales_of without branches, which wgmma's few warps wait for: all three kinds of scales are computed.  A z
+ * has four bits: with the upper half of the base it is a number. */
+template <class T> __device__ static inline void int4_zeros_straight(const struct int4_task &t, const struct int4_raw &raw,
+    uint32_t zero[2])
+{
+	const uint32_t z = t.zero_bytes ? raw.zeros : 0x0808;
+
+	zero[0] = __byte_perm(z, int4_type<T>::base, 0x5050);
+	zero[1] = __byte_perm(z, int4_type<T>::base, 0x5151);
+}
+__device__ static inline void int4_scales_straight(const struct int4_task &t, const struct int4_raw &raw, float s[2])
+{
+	const bool  wide = t.w.scales == INT4_F32, half = t.w.scales == INT4_F16;
+	const float halves[2] = { int4_from_half(raw.scales[0]), int4_from_half(raw.scales[0] >> 16) };
+	const float others[2] = { __uint_as_float(raw.scales[0] << (wide ? 0 : 16)), __uint_as_float(raw.scales[1] & (wide ? ~0u :
+	    0xffff0000)) };
+
+	s[0] = half ? halves[0] : others[0];
+	s[1] = half ? halves[1] : others[1];
+}
+
+/* A lane's words of a tile's group, and what it has beside them. */
+template <int GROUP> struct int4_wide_words {
+	uint2           words[GROUP / 32];
+	struct int4_raw raw;
+};
+template <int GROUP> __device__ static inline void int4_wide_load(const struct int4_task &t, const uint8_t *tile, uint32_t group,
+    uint32_t lane, struct int4_wide_words<GROUP> &to)
+{
+#pragma unroll
+	for (int i = 0; i < GROUP / 32; i++)
+		to.words[i] = *(const uint2 *)(tile + (group * (GROUP / 32) + i) * (INT4_WORDS_BYTES / 4) + lane * 8);
+	to.raw = int4_fetch(t, tile, group, lane / 4 * 2);
+}
+
+/* SUMS += EACH times 64 rows of a unit, of which this warp's 16 lie at BLOCK in it, times the inputs at X.  Two steps are decoded
+ * while the two before are multiplied; a group's first two before its predecessor is through. */
+template <class T, int ROWS, int EACH, int GROUP> __device__ static inline void int4_wide_unit(const struct int4_task &t,
     const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (&sums)[EACH][ROWS / 2])
 {
-	constexpr int  PIECE = GROUP / 16 < MOST ? GROUP / 16 : MOST, PIECES = GROUP / 16 / PIECE, GROUPS = INT4_UNIT / GROUP;
-	constexpr int  COUNT = EACH * GROUPS * PIECES;
-	const uint32_t place = lane / 4 * 2;
-	uint32_t       a[2][PIECE][4], zero[2];
-	float          g[2][ROWS / 2], s[2][2];
+	constexpr int  PIECES = GROUP / 32, GROUPS = INT4_UNIT / GROUP, COUNT = EACH * GROUPS;
+	const uint64_t inputs = wgmma_descriptor(x, 16, 1024, SWIZZLE_128);
+	uint32_t       a[4][2][4], zero[2];
+	float          g[ROWS / 2], s[2][2];
+	struct int4_wide_words<GROUP> now;
+
+	int4_wide_load<GROUP>(t, unit + block[0], 0, lane, now);
+#pragma unroll
+	for (int i = 0; i <= COUNT; i++) {
+		const int group = i % GROUPS, before = (i - 1) / GROUPS;
 
 #pragma unroll
-	for (int i = 0; i < COUNT + 2; i++) {
-		const int r = i / PIECES / GROUPS, group = i / PIECES % GROUPS, piece = i % PIECES, now = i / PIECES % 2;
-		const int done = i - 2, before = done / PIECES % 2;
+		for (int piece = 0; piece < PIECES; piece++) {
+			uint32_t(&operands)[2][4] = a[(i * PIECES + piece) % 4];
 
-		if (i >= 2) {
-			if (i <= COUNT)
-				wgmma_wait<1>();
-			else
+			if (i < COUNT) {
+				if (piece == 0) {
+					if (i > 0)
+						wgmma_wait<PIECES - 1>(); /* the last one of these registers */
+					int4_zeros_straight<T>(t, now.raw, zero);
+					int4_scales_straight(t, now.raw, s[i % 2]);
+				}
+				int4_operand<T>(now.words[piece].x, zero, operands[0]);
+				int4_operand<T>(now.words[piece].y, zero, operands[1]);
+			}
+			if (i > 0 && piece == 0) {
 				wgmma_wait<0>();
-		}
-		if (i >= 2 && done % PIECES == PIECES - 1) {
-			wgmma_settle(g[before]);
+				wgmma_settle(g);
 #pragma unroll
-			for (int k = 0; k < ROWS / 2; k++)
-				sums[done / PIECES / GROUPS][k] = fmaf(s[before][k / 2 % 2], g[before][k], sums[done / PIECES / GROUPS][k]);
-		}
-		if (i >= COUNT)
-			continue;
-		if (piece == 0) {
-			const struct int4_raw raw = int4_fetch(t, unit + block[r], group, place);
-
-			int4_zeros_of<T>(t, raw, zero);
-			int4_scales_of(t, raw, s[now]);
-		}
+				for (int k = 0; k < ROWS / 2; k++)
+					sums[before][k] = fmaf(s[(i - 1) % 2][k / 2 % 2], g[k], sums[before][k]);
+			}
+			if (i == COUNT)
+				break;
+			if (i + 1 < COUNT && piece + 1 == PIECES)
+				int4_wide_load<GROUP>(t, unit + block[(i + 1) / GROUPS], (i + 1) % GROUPS, lane, now);
+			wgmma_fence();
 #pragma unroll
-		for (int step = 0; step < PIECE; step += 2) {
-			const int at = group * (GROUP / 16) + piece * PIECE + step;
-			uint2     two = *(const uint2 *)(unit + block[r] + at * (INT4_WORDS_BYTES / 8) + lane * 8);
+			for (int step = 0; step < 2; step++) {
+				const int at = (group * PIECES + piece) * 2 + step;
 
-			int4_operand<T>(two.x, zero, a[i % 2][step]);
-			int4_operand<T>(two.y, zero, a[i % 2][step + 1]);
+				wgmma_rs<T, ROWS>(g, operands[step], inputs + (at / 4 * (ROWS * INT4_BOX * 2) + at % 4 * 32) / 16, piece + step >
+				    0);
+			}
+			wgmma_commit();
 		}
-		wgmma_fence();
-#pragma unroll
-		for (int step = 0; step < PIECE; step++) {
-			const int at = group * (GROUP / 16) + piece * PIECE + step;
-
-			wgmma_rs<T, ROWS>(g[now], a[i % 2][step], wgmma_descriptor(x + at / 4 * (ROWS * INT4_BOX * 2) + at % 4 * 32, 16, 1024,
-			    SWIZZLE_128), piece + step > 0);
-		}
-		wgmma_commit();
 	}
 }
 
-/* The same of one time 64 rows after the other, with half the registers. */
+/* The same group by group: with many rows the other warpgroups' products cover what one decodes, and registers are few. */
 template <class T, int ROWS, int EACH, int GROUP> __device__ static inline void int4_wide_plain(const struct int4_task &t,
     const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (&sums)[EACH][ROWS / 2])
 {
 	constexpr int  STEPS = GROUP / 16;
-	const uint32_t place = lane / 4 * 2;
+	const uint64_t inputs = wgmma_descriptor(x, 16, 1024, SWIZZLE_128);
 
 #pragma unroll
 	for (int i = 0; i < EACH * (INT4_UNIT / GROUP); i++) {
 		const int group = i % (INT4_UNIT / GROUP), r = i / (INT4_UNIT / GROUP);
-		const struct int4_raw raw = int4_fetch(t, unit + block[r], group, place);
+		struct int4_wide_words<GROUP> now;
 		uint32_t zero[2], a[STEPS][4];
 		float    g[ROWS / 2], s[2];
 
-		int4_zeros_of<T>(t, raw, zero);
+		int4_wide_load<GROUP>(t, unit + block[r], group, lane, now);
+		int4_zeros_straight<T>(t, now.raw, zero);
 #pragma unroll
-		for (int step = 0; step < STEPS; step += 2) {
-			uint2 two = *(const uint2 *)(unit + block[r] + (group * STEPS + step) * (INT4_WORDS_BYTES / 8) + lane * 8);
-
-			int4_operand<T>(two.x, zero, a[step]);
-			int4_operand<T>(two.y, zero, a[step + 1]);
-		}
+		for (int step = 0; step < STEPS; step++)
+			int4_operand<T>(step % 2 ? now.words[step / 2].y : now.words[step / 2].x, zero, a[step]);
 		wgmma_fence();
 #pragma unroll
 		for (int step = 0; step < STEPS; step++) {
 			const int at = group * STEPS + step;
 
-			wgmma_rs<T, ROWS>(g, a[step], wgmma_descriptor(x + at / 4 * (ROWS * INT4_BOX * 2) + at % 4 * 32, 16, 1024, SWIZZLE_128),
-			    step > 0);
+			wgmma_rs<T, ROWS>(g, a[step], inputs + (at / 4 * (ROWS * INT4_BOX * 2) + at % 4 * 32) / 16, step > 0);
 		}
 		wgmma_commit();
-		int4_scales_of(t, raw, s);
+		int4_scales_straight(t, now.raw, s);
 		wgmma_wait<0>();
 		wgmma_settle(g);
 #pragma unroll
@@ -233,19 +246,23 @@ template <class T, int ROWS, int EACH, int GROUPS, bool HALVES, bool SHARES, int
 	dependents_launch();
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < t.stages; i++) {
-			barrier_init(&full[i], 1);
+			barrier_init(&full[i], HALVES ? 2 : 1);
 			barrier_init(&empty[i], HALVES ? 4 : 4 * GROUPS);
 		}
 		fence_barrier_init();
 	}
 	__syncthreads();
 	if (warp >= 4 * GROUPS) {
-		registers_lower<24>();
-		if (threadIdx.x == GROUPS * 128)
-			int4_wide_copy(t, &inputs, shared, ROWS, halves, full, empty);
+		registers_lower<GROUPS == 3 ? 32 : 40>();
+		if (lane == 0 && HALVES && warp % 2 == 0)
+			int4_wide_copy<INT4_COPIES_WEIGHTS>(t, &inputs, shared, ROWS, warp / 2 % 2, halves, full, empty);
+		else if (lane == 0 && HALVES)
+			int4_wide_copy<INT4_COPIES_INPUTS>(t, &inputs, shared, ROWS, warp / 2 % 2, halves, full, empty);
+		else if (lane == 0 && warp == 4 * GROUPS)
+			int4_wide_copy<INT4_COPIES_BOTH>(t, &inputs, shared, ROWS, 0, 1, full, empty);
 		return;
 	}
-	registers_raise<GROUPS == 3 ? 160 : 240>();
+	registers_raise<GROUPS == 3 ? 160 : 232>();
 	uint32_t stage = HALVES ? half : 0, phase = 0;
 
 	dependency_wait();
@@ -268,12 +285,15 @@ template <class T, int ROWS, int EACH, int GROUPS, bool HALVES, bool SHARES, int
 		}
 		while (walk.share < walk.end) {
 			const uint8_t *at = shared + stage * t.stage_bytes;
+			/* By way of lane 0 what differs between warpgroups: what is known to be the same in all lanes stays in uniform
+			 * registers, where wgmma wants it. */
+			const uint32_t x = HALVES ? __shfl_sync(~0u, shared_address(at), 0) : shared_address(at);
 
 			barrier_wait(&full[stage], phase);
-			if constexpr (EACH == 1)
-				int4_wide_unit<T, ROWS, EACH, GROUP, 4>(t, at + t.input_bytes, block, shared_address(at), lane, sums);
+			if constexpr (ROWS <= 32)
+				int4_wide_unit<T, ROWS, EACH, GROUP>(t, at + t.input_bytes, block, x, lane, sums);
 			else
-				int4_wide_plain<T, ROWS, EACH, GROUP>(t, at + t.input_bytes, block, shared_address(at), lane, sums);
+				int4_wide_plain<T, ROWS, EACH, GROUP>(t, at + t.input_bytes, block, x, lane, sums);
 			__syncwarp();
 			if (lane == 0)
 				barrier_arrive(&empty[stage]);
@@ -328,7 +348,10 @@ static inline bool int4_wide_takes(const struct int4_slab *w)
 /* And whether it is the faster one for ROWS. */
 static inline bool int4_wide_suits(const struct int4_slab *w, uint32_t rows)
 {
-	return int4_wide_takes(w) && rows > (int4_panel_tiles(*w) > INT4_LARGE_TILES ? 8u : (uint32_t)INT4_NARROW_ROWS);
+	const uint32_t least = int4_panel_tiles(*w) > INT4_LARGE_TILES ? 8 : int4_takes_32(*w) ? 2 * INT4_NARROW_ROWS :
+	    INT4_NARROW_ROWS;
+
+	return int4_wide_takes(w) && rows > least;
 }
 
 /* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */

@@ -234,14 +234,7 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 				float          s[2], o[2];
 
 				octet_scales_of<GROUP, OFFSETS>(t.w, unit + block[r] + 2 * INT4_WORDS_BYTES, group, place, s, o);
-#pragma unroll
-				for (int j = 0; j < TILES; j++)
-#pragma unroll
-					for (int h = 0; h < 4; h++) {
-						sums[r][j][h] = fmaf(s[h / 2], of_group[r][j][h], sums[r][j][h]);
-						if (OFFSETS)
-							sums[r][j][h] = fmaf(o[h / 2], of_inputs[OFFSETS ? j : 0][h], sums[r][j][h]);
-					}
+				int4_add_group<TILES, OFFSETS>(s, of_group[r], o, of_inputs, sums[r]);
 			}
 		}
 	}

@@ -582,9 +582,10 @@ static void test_folded(void)
 		uint32_t rows, columns, blocks, count;
 		int      wide;
 	} cases[] = { { 4, 280, 640, 3, 70, 1 }, { 9, 197, 203, 2, 66, 0 }, { 10, 70, 416, 4, 131, 1 }, { 5, 40, 288, 1, 65, 0 },
-	    { 1, 53, 288, 2, 67, 0 }, { 2, 37, 512, 1, 65, 1 } };
+	    { 1, 53, 288, 2, 67, 0 }, { 2, 37, 512, 1, 65, 1 }, { SPEC_Q8_0, 280, 640, 3, 70, 1 }, { SPEC_Q8_0 + 1, 53, 288, 2, 35, 0 },
+	    { SPEC_Q8_0 + 2, 70, 416, 1, 33, 1 }, { SPEC_Q8_0 + 3, 37, 512, 4, 66, 0 }, { SPEC_Q8_0 + 4, 197, 256, 2, 131, 1 } };
 
-	for (int i = 0; i < 6; i++) {
+	for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct stored stored;
 		struct slab   slab;
 
@@ -592,7 +593,7 @@ static void test_folded(void)
 		if (!lay(&slab, { stored.desc }, cases[i].blocks, (uint64_t)i))
 			continue;
 		check_folded<__nv_bfloat16>(&slab, specs[cases[i].spec].name, cases[i].count, cases[i].wide, (uint64_t)i);
-		if (i == 0 || i == 3 || i == 5)
+		if (i == 0 || i == 3 || i >= 5)
 			check_folded<__half>(&slab, specs[cases[i].spec].name, cases[i].count, 0, 7);
 	}
 }
