@@ -27,7 +27,7 @@
 #include <float.h>
 
 enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2, PURPOSE_TOKEN = 0,
-	FILL_THREADS = 256, DRAW_SHARED_BYTES = LIST_ROOM * 8 + SORT_MOST * 2, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32,
+	FILL_THREADS = 256, DRAW_SHARED_BYTES = SORT_ROOM * 8, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32,
 	PLAIN_EACH = 4, PLAIN_PIECES_MAX = PLAIN_THREADS * PLAIN_EACH };
 
 /* ---- The scan ---- */
@@ -177,11 +177,12 @@ template <bool adjusted> static __device__ int32_t first_of(const struct row *ro
 	return shared->found;
 }
 
-/* The largest logit, and the first piece with it; false when one is not finite. */
+/* The largest logit, and the first piece with it; false when one is not finite.  From then on MOST and SUMS are in shared memory,
+ * if there is room. */
 static __device__ bool find_top(struct row *row, struct sample_shared *shared, uint32_t *ret_piece)
 {
 	word own = 0;
-	bool finite = true;
+	bool finite = true, staged = row->pieces <= STAGED;
 
 	for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS) {
 		float most = row->most[p];
@@ -189,12 +190,17 @@ static __device__ bool find_top(struct row *row, struct sample_shared *shared, u
 
 		finite = finite && isfinite(most);
 		own = entry > own ? entry : own;
+		if (staged)
+			shared->most[p] = most;
 	}
 	for (int o = 16; o; o >>= 1) {
 		word other = __shfl_xor_sync(~0u, own, o);
 		own = other > own ? other : own;
 	}
 	__syncthreads();
+	row->most = staged ? shared->most : row->most;
+	row->scanned = row->sums;
+	row->sums = staged ? shared->piece_sums : row->sums;
 	if (threadIdx.x % 32 == 0)
 		shared->sums[threadIdx.x / 32] = own;
 	finite = __syncthreads_and(finite);
@@ -298,24 +304,23 @@ template <bool extras> static __global__ void __launch_bounds__(DRAW_THREADS, 2)
 	mark_begin(mark);
 	row.list = (word *)shared_memory();
 	if (find_top(&row, &shared, &piece)) {
-		double log_sum = 0;
-
-		if (extras && job->params.logprobs) {
-			struct row plain = row;
-			uint32_t   ignored;
-
-			make_plain(&plain, &arrays);
-			find_top(&plain, &shared, &ignored);
-			log_sum = most_likely(&plain, job->params.logprobs - 1, &shared, &arrays.logprobs[blockIdx.x]);
-		}
 		if (extras && (job->slot || job->mask >= 0)) {
 			adjust_by(&row, job, &arrays);
 			id = draw<true>(&row, job, piece, &shared);
 		} else {
 			id = draw<false>(&row, job, piece, &shared);
 		}
-		if (extras && threadIdx.x == 0 && job->params.logprobs && id >= 0)
-			arrays.logprobs[blockIdx.x].drawn = (float)((double)row.logits[id] - log_sum);
+		if (extras && job->params.logprobs) {
+			struct row plain = row_of(job, blockIdx.x, &arrays, count);
+			double     log_sum;
+
+			plain.list = row.list;
+			make_plain(&plain, &arrays);
+			find_top(&plain, &shared, &piece);
+			log_sum = most_likely(&plain, job->params.logprobs - 1, &shared, &arrays.logprobs[blockIdx.x]);
+			if (threadIdx.x == 0 && id >= 0)
+				arrays.logprobs[blockIdx.x].drawn = (float)((double)row.logits[id] - log_sum);
+		}
 	}
 	if (threadIdx.x == 0) {
 		arrays.ids[blockIdx.x] = id;

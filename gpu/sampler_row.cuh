@@ -25,6 +25,7 @@ struct row {
 	float        scale;   /* log2(e) / T */
 	float       *most;    /* of each piece: its largest logit; NaN: one is not finite */
 	word        *sums;    /* of each piece: weights, of sample_scan by its own largest one; later of what is kept, by TOP */
+	const word  *scanned; /* what sums were at first */
 	word        *list;    /* in shared memory: key of a logit, ~id; so larger words come first */
 	uint32_t     room;    /* of the list */
 	/* Of a row that is adjusted: */

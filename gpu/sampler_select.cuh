@@ -9,11 +9,15 @@
 
 #include "gpu/sampler_row.cuh"
 
-enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 8192, BINS = 2048,
+enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 6144, SORT_ROOM = 8192, BINS = 2048, STAGED = 1024,
 	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64 };
+static_assert(LIST_ROOM * 8 + SORT_MOST * 2 <= SORT_ROOM * 8 && LIST_ROOM + BINS / 2 <= SORT_ROOM,
+    "behind the list lie the places of a sort, or the weights of bins");
 
 struct sample_shared {
 	uint32_t bins[BINS];
+	float    most[STAGED]; /* of pieces, where they are no more */
+	word     piece_sums[STAGED];
 	word     sums[DRAW_WARPS];
 	word     left;
 	uint32_t count, index, high_bin, low_bin;
@@ -22,11 +26,12 @@ struct sample_shared {
 
 /* ---- Sums over a block ---- */
 
-static __device__ inline word warp_sum(word x)
+/* Weights of lanes, none above 8, in units of 2⁻⁴⁴: the sums of both halves fit 32 bits. */
+static __device__ inline word warp_weight(float x)
 {
-	for (int o = 16; o; o >>= 1)
-		x += __shfl_xor_sync(~0u, x, o);
-	return x;
+	uint32_t high = (uint32_t)(x * 0x1p18f), low = (uint32_t)(fmaf((float)high, -0x1p-18f, x) * UNIT);
+
+	return ((word)__reduce_add_sync(~0u, high) << 26) + __reduce_add_sync(~0u, low);
 }
 
 /* The sum of the lanes before this one, and of all. */
@@ -241,6 +246,94 @@ static __device__ uint32_t reach(const struct row *row, uint32_t n, int shift, w
 	return shared->index;
 }
 
+/* Where the N entries of the list, which are in no order, reach TARGET > 0 from the top, by number or weight: the last entry up
+ * to there.  Keys lie between LOW and HIGH; all entries together reach it.  By bins of keys, and then of those of the bin in
+ * which it is; false where too many of them are equal. */
+static DEVICE_NOINLINE __device__ bool find_last(const struct row *row, uint32_t n, uint32_t low, uint32_t high, word target,
+    bool by_weight, struct sample_shared *shared, word *ret_last)
+{
+	constexpr uint32_t bins = BINS / 2, each = bins / DRAW_THREADS;
+	word    *mass = (word *)(row->list + LIST_ROOM), *few = (word *)shared->bins, own, before, total;
+	uint32_t shift, first = threadIdx.x * each, bin, number;
+
+	for (;;) {
+		shift = 0;
+		while ((high - low) >> shift >= bins)
+			shift++;
+		__syncthreads();
+		for (uint32_t i = threadIdx.x; i < bins; i += DRAW_THREADS)
+			mass[i] = 0;
+		if (threadIdx.x == 0)
+			shared->count = 0;
+		__syncthreads();
+		for (uint32_t i = threadIdx.x; i < n; i += DRAW_THREADS) {
+			uint32_t key = (uint32_t)(row->list[i] >> 32);
+
+			if (key >= low && key <= high)
+				atomicAdd(&mass[(high - key) >> shift], by_weight ? weight_of_entry(row, key) : 1);
+		}
+		__syncthreads();
+		own = 0;
+		for (uint32_t i = 0; i < each; i++)
+			own += mass[first + i];
+		before = before_of(own, shared, &total);
+		for (uint32_t i = 0; i < each; i++) {
+			if (before < target && before + mass[first + i] >= target) {
+				shared->index = first + i;
+				shared->left = target - before;
+			}
+			before += mass[first + i];
+		}
+		__syncthreads();
+		bin = shared->index;
+		target = shared->left;
+		high -= bin << shift;
+		low = max(low, high - min(high, (1u << shift) - 1));
+		for (uint32_t i = threadIdx.x; i < n; i += DRAW_THREADS) {
+			uint32_t key = (uint32_t)(row->list[i] >> 32), at;
+
+			if (key >= low && key <= high && (at = atomicAdd(&shared->count, 1)) < SORT_FEW)
+				few[at] = row->list[i];
+		}
+		__syncthreads();
+		number = shared->count;
+		if (number <= SORT_FEW)
+			break;
+		if (low == high)
+			return false;
+	}
+	if (threadIdx.x < number) {
+		word one = few[threadIdx.x], weight = by_weight ? weight_of_entry(row, (uint32_t)(one >> 32)) : 1;
+
+		before = 0;
+		for (uint32_t i = 0; i < number; i++)
+			before += few[i] > one ? by_weight ? weight_of_entry(row, (uint32_t)(few[i] >> 32)) : 1 : 0;
+		if (before < target && before + weight >= target)
+			shared->left = one;
+	}
+	__syncthreads();
+	*ret_last = shared->left;
+	__syncthreads();
+	return true;
+}
+
+/* What is in the list from LAST on goes to its begin; returns its number. */
+static __device__ uint32_t keep_to(const struct row *row, uint32_t n, word last, struct sample_shared *shared)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t base = 0; base < n; base += DRAW_THREADS) { /* what is read lies before what is written */
+		word     one = base + threadIdx.x < n ? row->list[base + threadIdx.x] : 0, total;
+		uint32_t at = kept + (uint32_t)before_of(one >= last, shared, &total);
+
+		if (one >= last)
+			row->list[at] = one;
+		kept += (uint32_t)total;
+	}
+	__syncthreads();
+	return kept;
+}
+
 /* How many of the N entries in falling order have keys of KEY or more. */
 static __device__ uint32_t count_from(const struct row *row, uint32_t n, uint32_t key)
 {
@@ -341,7 +434,7 @@ template <bool adjusted, bool lists> static DEVICE_NOINLINE __device__ struct ga
 					number += over;
 					w[j] = share_of(over ? v[n][j] : -INFINITY, row.top, row.scale);
 				}
-				sum = warp_sum((word)((((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7]))) * UNIT));
+				sum = warp_weight(((w[0] + w[1]) + (w[2] + w[3])) + ((w[4] + w[5]) + (w[6] + w[7])));
 				if (lane == 0)
 					row.sums[piece[n]] = sum;
 				above += !by_weight ? number : lane == 0 ? sum : 0;
@@ -467,14 +560,16 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct range narrow(c
  * each piece, in bins of one width from the largest logit down to the least of them, or to DEPTH below.  Of weights, those below
  * the cut are what is estimated, since the total is known and they are many and light; of numbers, those above it.  Either way
  * the estimate is off by about the root of the sum of squares, and the range is 4.5 times that to both sides. */
-enum { GUESS_EACH = 16, NUMBER_DEPTH = 24 };
+enum { GUESS_EACH = 16, NUMBER_DEPTH = 64 };
 template <bool adjusted> static DEVICE_NOINLINE __device__ struct range guess(const struct row *from, struct kept kept,
     struct range whole, word target, word total, bool by_weight, float depth, struct sample_shared *shared)
 {
 	constexpr uint32_t each = BINS / DRAW_THREADS;
 	struct row row = *from;
 	float     *sample = (float *)shared_memory(), bins_a_unit, least = row.top;
-	uint32_t   step = 1 + row.pieces * GUESS_EACH / (2 * row.room), pieces = (row.pieces + step - 1) / step, valid = 0, key;
+	uint32_t   step = 1 + row.pieces * GUESS_EACH / (2 * row.room), pieces = (row.pieces + step - 1) / step, key;
+	uint32_t   last = (pieces - 1) * step * PIECE + ((pieces - 1) * 2654435761u >> 28) * GUESS_EACH; /* not all there, perhaps */
+	uint32_t   valid = (pieces - 1) * GUESS_EACH + (last < row.count ? min(row.count - last, (uint32_t)GUESS_EACH) : 0);
 	uint32_t   first = threadIdx.x * each, lane = threadIdx.x % 4;
 	word       mass[each], square[each], own = 0, own_squares = 0, before, squares_before, all, all_squares;
 	double     share, goal, margin;
@@ -495,13 +590,13 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct range guess(co
 		for (uint32_t j = 0; j < 4; j++) {
 			bool some = id + j < row.count;
 
-			valid += some;
 			least = some ? fminf(least, v[j]) : least;
 			sample[i * GUESS_EACH + lane * 4 + j] = v[j];
 		}
 	}
-	share = (double)total_of(valid, shared) / (double)row.count;
+	share = (double)valid / (double)row.count;
 	key = __reduce_min_sync(~0u, key_of(least));
+	__syncthreads();
 	if (threadIdx.x % 32 == 0)
 		atomicMin(&shared->count, key);
 	__syncthreads();
@@ -707,6 +802,7 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void select(const str
 	struct range    whole = { s->kept.key, key_of(row->top) }, range = { max(low, s->kept.key), whole.high };
 	struct gathered found;
 	uint32_t        reached = count_pieces(row, range.low);
+	word            last;
 
 	/* Few pieces, or surely few logits: all of them into the list. */
 	if (reached * PIECE > row->room && (by_weight ? reached > LISTED_PIECES : target > row->pieces / 2))
@@ -754,11 +850,21 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void select(const str
 				range.high = middle;
 		}
 	}
-	sort_falling(found.n, shared);
-	s->n = by_weight ? reach(row, found.n, 32, target - found.above, shared) : (uint32_t)(target - found.above);
 	s->listed = range.high == key_of(row->top);
-	if (s->n > 0)
-		s->kept = { (uint32_t)(row->list[s->n - 1] >> 32), ~(uint32_t)row->list[s->n - 1] + 1 };
+	if (found.n == 0) {
+		s->n = 0;
+	} else if (found.n > SORT_FEW &&
+	           find_last(row, found.n, range.low, range.high, target - found.above, by_weight, shared, &last)) {
+		s->kept = { (uint32_t)(last >> 32), ~(uint32_t)last + 1 };
+		s->n = keep_to(row, found.n, last, shared);
+		if (s->listed)
+			sort_falling(s->n, shared);
+	} else {
+		sort_falling(found.n, shared);
+		s->n = by_weight ? reach(row, found.n, 32, target - found.above, shared) : (uint32_t)(target - found.above);
+		last = row->list[s->n - 1];
+		s->kept = { (uint32_t)(last >> 32), ~(uint32_t)last + 1 };
+	}
 	__syncthreads();
 	if (!s->listed && !by_weight && target <= SORT_FEW)
 		settle<adjusted>(row, s, true, shared);
@@ -846,7 +952,7 @@ static __device__ uint32_t least_of_share(const struct row *row, float min_p)
 /* What sample_scan has summed of piece P, by the row's largest logit. */
 static __device__ inline word scaled_sum(const struct row *row, uint32_t p)
 {
-	return (word)((double)row->sums[p] * (double)share_of(row->most[p], row->top, row->scale));
+	return (word)((double)row->scanned[p] * (double)share_of(row->most[p], row->top, row->scale));
 }
 
 /* Sums of pieces by sample_scan become those by the row's largest logit; returns that of all. */
