@@ -6,11 +6,11 @@
  * parts together in their order.  Longer pieces of prompts are cut into tiles of 64 rows for attention_prefill.cuh, which
  * sees a context 64 tokens at a time from its beginning.  Both use tensor cores on 16-bit types with heads of 64 or 128, whether
  * pages hold that type or bytes (attention_byte.cuh).
- * With own kernels and pages of 64 tokens of 16 bits, decode goes through attention_hopper.cuh instead.
+ * With own kernels and pages of 64 tokens, decode goes through attention_hopper.cuh instead, of bytes attention_hopper_byte.cuh.
  * Everything else, float32 among it, goes through a plain kernel, one block for a head of a row.
  */
 #include "gpu/attention_decode.cuh"
-#include "gpu/attention_hopper.cuh"
+#include "gpu/attention_hopper_byte.cuh"
 #include "gpu/attention_plain.cuh"
 #include "gpu/attention_prefill.cuh"
 #include "gpu/types.cuh"
@@ -20,7 +20,7 @@ bool attention_is_own(const struct cuda_backend *cuda, const struct kv_group_des
 {
 	uint32_t heads = cuda->scratch.limits.q_heads;
 
-	return cuda->kernels == KERNELS_OWN && cuda->dtype != DTYPE_F32 && desc->kind == KV_PAIRS && desc->type == KV_FLOAT &&
+	return cuda->kernels == KERNELS_OWN && cuda->dtype != DTYPE_F32 && desc->kind == KV_PAIRS &&
 	    desc->block_size == ATTENTION_PAGE && (desc->head_dim == 64 || desc->head_dim == 128) && desc->kv_heads <= UINT8_MAX &&
 	    heads % desc->kv_heads == 0 && heads / desc->kv_heads <= HOPPER_GROUP_MAX &&
 	    cuda->multiprocessors <= ATTENTION_BLOCKS_MAX;
@@ -53,7 +53,7 @@ template <class T, int DIM, class E> static enum status launch_decode(struct cud
 	    (uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<E, DIM>(), *job);
 }
 
-template <class T, int DIM> static enum status launch_own(struct cuda_backend *cuda, const struct attention_job *job)
+template <class T, int DIM, class E> static enum status launch_own(struct cuda_backend *cuda, const struct attention_job *job)
 {
 	const struct step *step = &cuda->step;
 	uint32_t           blocks = (uint32_t)cuda->multiprocessors;
@@ -66,21 +66,21 @@ template <class T, int DIM> static enum status launch_own(struct cuda_backend *c
 		.stride = job->stride, .y_stride = job->y_stride, .q_heads = job->q_heads, .kv_heads = job->kv_heads,
 		.group = job->group, .partial_heads = job->partial_heads, .scale = job->scale, .full = job->full,
 		.mark = mark_next(cuda, FAULT_ATTENTION_DECODES) };
-	if (step->pass_tiles[job->kv_group] == 1)
+	if constexpr (kv_is_byte<E>)
+		return attention_byte_launch(cuda, &own, DIM, step->pass_tiles[job->kv_group], cuda->kv[job->kv_group].desc.type);
+	else if (step->pass_tiles[job->kv_group] == 1)
 		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 1>, blocks, HOPPER_THREADS,
 		    hopper_sizes<T, DIM, 1>::shared, own);
-	return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 2>, blocks, HOPPER_THREADS,
-	    hopper_sizes<T, DIM, 2>::shared, own);
+	else
+		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 2>, blocks, HOPPER_THREADS,
+		    hopper_sizes<T, DIM, 2>::shared, own);
 }
 
 template <class T, int DIM, class E> static enum status launch_pages(struct cuda_backend *cuda, struct attention_job *job)
 {
 	enum status status = cuda->step.tiles ? launch_tiles<T, DIM, E>(cuda, job) : STATUS_OK;
 
-	if constexpr (!kv_is_byte<E>)
-		if (!status && job->swizzle)
-			return launch_own<T, DIM>(cuda, job);
-	return status ? status : launch_decode<T, DIM, E>(cuda, job);
+	return status ? status : job->swizzle ? launch_own<T, DIM, E>(cuda, job) : launch_decode<T, DIM, E>(cuda, job);
 }
 
 template <class T, int DIM> static enum status launch_fast(struct cuda_backend *cuda, struct attention_job *job, enum kv_type type)
@@ -131,7 +131,8 @@ enum status attention_prepare(struct cuda_backend *cuda)
 	enum status status;
 
 	(status = prepare<__nv_bfloat16, 64>(cuda)) || (status = prepare<__nv_bfloat16, 128>(cuda)) ||
-	    (status = prepare<__half, 64>(cuda)) || (status = prepare<__half, 128>(cuda));
+	    (status = prepare<__half, 64>(cuda)) || (status = prepare<__half, 128>(cuda)) ||
+	    (cuda->kernels == KERNELS_OWN && (status = attention_byte_prepare(cuda)));
 	return status;
 }
 
@@ -153,8 +154,8 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 		return STATUS_INVALID;
 	if (rows_settle(cuda, from))
 		return cuda->fault;
-	job.keys = (const char *)kv->keys + layer * kv_layer_bytes(cuda, kv);
-	job.values = (const char *)kv->values + layer * kv_layer_bytes(cuda, kv);
+	job.keys = (const char *)kv->keys + layer * kv_layer_bytes(kv);
+	job.values = (const char *)kv->values + layer * kv_layer_bytes(kv);
 	job.scales = kv->scales ? kv->scales + layer * kv_layer_scales(kv) : NULL;
 	job.sequences = cuda->arrays.sequences;
 	job.items = cuda->arrays.items;
@@ -176,6 +177,8 @@ static enum status attend(struct backend *b, const struct activation *qkv, uint3
 	job.kv_group = group;
 	job.partial_heads = cuda->scratch.limits.q_heads;
 	job.swizzle = kv->swizzle;
+	job.unit = (uint32_t)kv->unit;
+	job.scale_unit = (uint32_t)kv->scale_unit;
 	job.scale = scale;
 	job.full = full;
 	if (type != KV_FLOAT && kv->desc.block_size < 4) /* scales are copied four at a time */

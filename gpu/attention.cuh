@@ -19,7 +19,7 @@ struct attention_job {
 	int32_t  *arrived;
 	uint32_t  stride, y_stride, q_heads, kv_heads, group, head_dim, block_shift, kv_group, row_tiles;
 	uint32_t  partial_heads; /* rows of heads of a row's partial results: those of the largest layer */
-	uint32_t  swizzle;       /* of the pools (struct cuda_kv) */
+	uint32_t  swizzle, unit, scale_unit; /* of the pools (struct cuda_kv) */
 	float     scale;
 	int       full; /* every row sees its whole sequence */
 	struct step_mark mark;
@@ -81,22 +81,27 @@ template <class E, int DIM, int THREADS> __device__ static inline void load_tile
 		uint32_t at = threadIdx.x + i * THREADS, row = at / blocks->chunks, chunk = at % blocks->chunks, to = stage;
 		int32_t  token = first + (int32_t)row;
 		bool     wanted = token < end;
-		uint32_t swapped = chunk ^ ((uint32_t)token & job->swizzle);
-		size_t   slot = (((size_t)blocks->block[i] * job->kv_heads + kv_head) << job->block_shift) + ((uint32_t)token & inside);
-		size_t   from = slot * DIM + swapped * (16 / sizeof(E));
+		size_t   unit = (size_t)blocks->block[i] * job->kv_heads + kv_head, from;
 
-		if constexpr (kv_is_byte<E>)
+		if constexpr (kv_is_byte<E>) {
+			uint32_t swapped = chunk ^ ((uint32_t)token * DIM / 128 & job->swizzle);
+
+			from = unit * job->unit + ((uint32_t)token & inside) * DIM + swapped * 16;
 			to += byte_tile_at<DIM>(row, chunk);
-		else
+		} else {
+			uint32_t swapped = chunk ^ ((uint32_t)token & job->swizzle);
+
+			from = ((unit << job->block_shift) + ((uint32_t)token & inside)) * DIM + swapped * (16 / sizeof(E));
 			to += tile_at<DIM>(row, chunk);
+		}
 		cp_async_16(to, (const E *)job->keys + from, wanted ? 16 : 0);
 		cp_async_16(to + attention_stage<E, DIM>::tile, (const E *)job->values + from, wanted ? 16 : 0);
 	}
 	if (kv_is_byte<E> && threadIdx.x < 2 * CUDA_TILE / 4) { /* four scales each: blocks have four tokens or more */
 		uint32_t row = threadIdx.x % (CUDA_TILE / 4) * 4, kind = threadIdx.x / (CUDA_TILE / 4);
 		int32_t  token = first + (int32_t)row, left = end - token;
-		size_t   unit = 2 * ((size_t)blocks->scales * job->kv_heads + kv_head) + kind;
-		size_t   from = (unit << job->block_shift) + ((uint32_t)token & inside);
+		size_t   unit = (size_t)blocks->scales * job->kv_heads + kv_head;
+		size_t   from = unit * job->scale_unit + (kind << job->block_shift) + ((uint32_t)token & inside);
 
 		cp_async_16(stage + 2 * attention_stage<E, DIM>::tile + (kind * CUDA_TILE + row) * 4, job->scales + from,
 		    left <= 0 ? 0 : left < 4 ? (uint32_t)left * 4 : 16);

@@ -783,8 +783,14 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 	}
 }
 
-template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void hopper_consume(const struct hopper_job *job,
-    const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
+/* What hopper_work asks of pages: a unit's result from them. */
+template <class T, int DIM, int TILES> struct hopper_pages {
+	template <int WIDTH> __device__ static inline void consume(const struct hopper_job *job, const struct hopper_unit *unit,
+	    const struct hopper_shared_parts &shared, uint32_t *brought);
+};
+
+template <class T, int DIM, int TILES> template <int WIDTH> __device__ inline void hopper_pages<T, DIM, TILES>::consume(
+    const struct hopper_job *job, const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
 {
 	int32_t first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
 	struct hopper_state<DIM, WIDTH> state;
@@ -801,8 +807,8 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 }
 
 /* All units of the block. */
-template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void hopper_work(const struct hopper_job *job,
-    const struct hopper_shared_parts &shared)
+template <class T, int DIM, int TILES, int WIDTH, class PAGES> __device__ static inline void hopper_work(
+    const struct hopper_job *job, const struct hopper_shared_parts &shared)
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
 	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0, waiting = 0;
@@ -815,7 +821,7 @@ template <class T, int DIM, int TILES, int WIDTH> __device__ static inline void 
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
 		results = unit->unit.results;
 		if (results)
-			hopper_consume<T, DIM, TILES, WIDTH>(job, unit, shared, &brought);
+			PAGES::template consume<WIDTH>(job, unit, shared, &brought);
 		if (results > 1) {
 			__syncwarp();
 			if (lane == 0)
@@ -938,18 +944,15 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_mana
 	}
 }
 
-/* As many blocks as `units` were planned for. */
-template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
-    hopper_kernel(struct hopper_job job)
-{
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	struct hopper_shared_parts shared = hopper_parts<T, DIM, TILES>(shared_memory());
-	bool                       narrow;
+/* ---- The kernel ---- */
 
+/* A page is free again when READERS warps have said so. */
+__device__ static inline void hopper_init(const struct hopper_shared_parts &shared, uint32_t stages, uint32_t readers)
+{
 	if (threadIdx.x == 0) {
-		for (uint32_t s = 0; s < hopper_sizes<T, DIM, TILES>::stages; s++) {
+		for (uint32_t s = 0; s < stages; s++) {
 			barrier_init(&shared.full[s], 1);
-			barrier_init(&shared.empty[s], HOPPER_WARPS);
+			barrier_init(&shared.empty[s], readers);
 		}
 		for (uint32_t s = 0; s < HOPPER_SLOTS; s++) {
 			barrier_init(&shared.known[s], 1);
@@ -962,22 +965,37 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 		fence_barrier_init();
 	}
 	__syncthreads();
-	dependents_launch();
-	if (threadIdx.x / 32 == HOPPER_WARPS) {
-		hopper_produce<T, DIM, TILES>(&job, shared);
-		return;
-	}
-	if (threadIdx.x / 32 > HOPPER_WARPS) {
-		hopper_manage<T, DIM, TILES>(&job, shared);
-		return;
-	}
-	narrow = TILES > 1 && !hopper_first(&job).wide; /* then all units are */
+}
+
+/* What consumers do from the beginning to the end. */
+template <class T, int DIM, int TILES, class PAGES> __device__ static inline void hopper_consume(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	bool narrow = TILES > 1 && !hopper_first(job).wide; /* then all units are */
+
 	dependency_wait();
-	mark_begin(job.mark);
+	mark_begin(job->mark);
 	if (narrow)
-		hopper_work<T, DIM, TILES, 1>(&job, shared);
+		hopper_work<T, DIM, TILES, 1, PAGES>(job, shared);
 	else
-		hopper_work<T, DIM, TILES, TILES>(&job, shared);
+		hopper_work<T, DIM, TILES, TILES, PAGES>(job, shared);
+}
+
+/* As many blocks as `units` were planned for. */
+template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+    hopper_kernel(struct hopper_job job)
+{
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+	struct hopper_shared_parts shared = hopper_parts<T, DIM, TILES>(shared_memory());
+
+	hopper_init(shared, hopper_sizes<T, DIM, TILES>::stages, HOPPER_WARPS);
+	dependents_launch();
+	if (threadIdx.x / 32 == HOPPER_WARPS)
+		hopper_produce<T, DIM, TILES>(&job, shared);
+	else if (threadIdx.x / 32 > HOPPER_WARPS)
+		hopper_manage<T, DIM, TILES>(&job, shared);
+	else
+		hopper_consume<T, DIM, TILES, hopper_pages<T, DIM, TILES>>(&job, shared);
 #endif
 }
 

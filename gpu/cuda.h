@@ -164,8 +164,11 @@ struct cuda_kv {
 	struct kv_group_desc desc;
 	void  *keys, *values; /* [layers][blocks][kv_heads][block_size][head_dim] */
 	float *scales;        /* of keys and values of one byte: [layers][blocks][kv_heads][2][block_size], keys' first; else NULL */
-	/* 7 where the 16-byte chunks of a row lie swapped by its number, chunk ^ (row & 7), as attention_hopper.cuh wants them in
-	 * shared memory; else 0.  Element d of row r is at d ^ (r & swizzle) << 3. */
+	/* From a block's head to the next, in bytes of keys and of values, and in scales.  Where own attention reads bytes, all that
+	 * a head has of a block is one record: keys, values, scales (attention_hopper_byte.cuh). */
+	size_t unit, scale_unit;
+	/* Not 0 where the 16-byte chunks of a row lie swapped by its number, as own attention wants them in shared memory.  With 7,
+	 * element d of row r is at d ^ (r & 7) << 3; bytes lie as byte_tile_at says, and swizzle is 1 less than chunks of a row. */
 	uint32_t swizzle;
 	struct arena_block block;
 };
@@ -341,14 +344,13 @@ static inline struct cuda_rows *rows_of(const struct activation *a) { return (st
 static inline uint32_t stride_of(uint32_t width) { return (width + CUDA_STRIDE - 1) / CUDA_STRIDE * CUDA_STRIDE; }
 static inline size_t element_bytes(const struct cuda_backend *cuda) { return cuda->dtype == DTYPE_F32 ? 4 : 2; }
 /* Of a layer: bytes of its keys, which are as many as those of its values, and scales in number. */
-static inline size_t kv_layer_bytes(const struct cuda_backend *cuda, const struct cuda_kv *kv)
+static inline size_t kv_layer_bytes(const struct cuda_kv *kv)
 {
-	return (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size * kv->desc.head_dim *
-	    (kv->scales ? 1 : element_bytes(cuda));
+	return kv->desc.blocks * kv->desc.kv_heads * kv->unit;
 }
 static inline size_t kv_layer_scales(const struct cuda_kv *kv)
 {
-	return kv->scales ? 2 * (size_t)kv->desc.blocks * kv->desc.kv_heads * kv->desc.block_size : 0;
+	return kv->desc.blocks * kv->desc.kv_heads * kv->scale_unit;
 }
 
 /* backend.cu */

@@ -4,6 +4,7 @@
  *
  *      keys, values   [layers][blocks][kv_heads][block_size][head_dim], apart; chunks of a row swapped for own attention
  *      scales         [layers][blocks][kv_heads][2][block_size], of keys and of values, where these are bytes
+ *      records        [layers][blocks][kv_heads] of keys, values, scales, where own attention reads bytes
  */
 #include "base/checked.h"
 #include "gpu/kv.cuh"
@@ -30,6 +31,24 @@ uint64_t cuda_kv_bytes(const struct backend *b, const struct kv_group_desc *grou
 {
 	uint64_t bytes, scales;
 	return pool_bytes((const struct cuda_backend *)b, group, 1, &bytes, &scales) ? 2 * bytes + scales : UINT64_MAX;
+}
+
+/* Pools of BYTES of keys and of values in a group's memory, and scales behind them; or records. */
+static void place_pools(struct cuda_backend *cuda, struct cuda_kv *kv, const struct kv_group_desc *desc, uint64_t bytes)
+{
+	bool own = attention_is_own(cuda, desc), is_bytes = desc->type != KV_FLOAT;
+
+	kv->desc = *desc;
+	kv->keys = kv->block.data;
+	kv->unit = (size_t)desc->block_size * desc->head_dim * (is_bytes ? 1 : element_bytes(cuda));
+	kv->scale_unit = is_bytes ? 2 * desc->block_size : 0;
+	kv->swizzle = !own ? 0 : is_bytes ? desc->head_dim / 16 - 1 : 7;
+	kv->values = (char *)kv->keys + (own && is_bytes ? kv->unit : bytes);
+	kv->scales = is_bytes ? (float *)((char *)kv->values + (own ? kv->unit : bytes)) : NULL;
+	if (own && is_bytes) {
+		kv->unit = 2 * kv->unit + kv->scale_unit * sizeof(float);
+		kv->scale_unit = kv->unit / sizeof(float);
+	}
 }
 
 enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_group_desc *desc, struct error *error)
@@ -65,11 +84,7 @@ enum status cuda_kv_alloc(struct backend *b, uint32_t group, const struct kv_gro
 		    (unsigned long long)(available >> 20), (unsigned long long)(total >> 20),
 		    (unsigned long long)(available / (token + 1)));
 	}
-	cuda->kv[group].desc = *desc;
-	cuda->kv[group].swizzle = attention_is_own(cuda, desc) ? 7 : 0;
-	cuda->kv[group].keys = cuda->kv[group].block.data;
-	cuda->kv[group].values = (char *)cuda->kv[group].block.data + bytes;
-	cuda->kv[group].scales = scales ? (float *)((char *)cuda->kv[group].block.data + 2 * bytes) : NULL;
+	place_pools(cuda, &cuda->kv[group], desc, bytes);
 	if (cuda_check(cuda, cudaMemsetAsync(cuda->kv[group].keys, 0, all, cuda->stream), "clearing the KV cache")) {
 		*error = cuda->fault_error;
 		return cuda->fault;
@@ -90,8 +105,10 @@ enum status cuda_kv_copy(struct backend *b, uint32_t group, const int32_t *from,
 			return STATUS_INVALID;
 	if (cuda_check(cuda, cudaSetDevice(cuda->device), "cudaSetDevice"))
 		return cuda->fault;
-	pools.block_bytes[0] = pools.block_bytes[1] = kv_layer_bytes(cuda, kv) / kv->desc.blocks;
-	pools.block_bytes[2] = kv_layer_scales(kv) / kv->desc.blocks * sizeof(float);
+	pools.block_bytes[0] = pools.block_bytes[1] = kv->unit * kv->desc.kv_heads;
+	pools.block_bytes[2] = kv->scale_unit * kv->desc.kv_heads * sizeof(float);
+	if (kv->scales && kv->swizzle) /* records */
+		pools.block_bytes[1] = pools.block_bytes[2] = 0;
 	for (uint32_t done = 0; done < count;) {
 		struct copy_pairs pairs;
 		uint32_t          n = 0;
@@ -201,7 +218,7 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 		return cuda->fault;
 	if (rope && prepare_rotation(cuda, rope))
 		return cuda->fault;
-	job.to = { (char *)kv->keys + layer * kv_layer_bytes(cuda, kv), (char *)kv->values + layer * kv_layer_bytes(cuda, kv),
+	job.to = { (char *)kv->keys + layer * kv_layer_bytes(kv), (char *)kv->values + layer * kv_layer_bytes(kv),
 		cuda->arrays.slots[group], rope ? cuda->scratch.rotation : NULL, rows->bias, q_heads, kv->desc.kv_heads, kv->desc.head_dim,
 		kv->desc.block_size, rope ? rope->dims / 2 : 0, cuda->scratch.limits.head_dim / 2, kv->swizzle };
 	job.scales = kv->scales ? kv->scales + layer * kv_layer_scales(kv) : NULL;
@@ -210,6 +227,8 @@ enum status cuda_rope_kv_write(struct backend *b, struct activation *qkv, uint32
 	job.k_norm = rows->k_norm;
 	job.eps = rows->head_eps;
 	job.stride = rows->stride;
+	job.unit = kv->unit;
+	job.scale_unit = kv->scale_unit;
 	job.interleaved = rope && rope->style == ROPE_INTERLEAVED;
 	if (fused) {
 		cuda->step.heads = &job.to;

@@ -73,14 +73,15 @@ struct head_job {
 	const float *q_norm, *k_norm;
 	float        eps;
 	uint32_t     stride;
+	size_t       unit, scale_unit;
 	int          interleaved;
 	enum kv_type type;
 	struct step_mark mark;
 };
 
-/* X [DIM] to bytes at TO and their scale; by a warp. */
+/* X [DIM] to bytes at TO, that of element d at d ^ SWAP, and their scale; by a warp. */
 template <class T> __device__ static inline void write_bytes(const T *x, uint32_t dim, enum kv_type type, uint8_t *to,
-    float *ret_scale)
+    uint32_t swap, float *ret_scale)
 {
 	uint32_t lane = threadIdx.x % 32;
 	float    largest = 0, scale;
@@ -100,7 +101,7 @@ template <class T> __device__ static inline void write_bytes(const T *x, uint32_
 	for (uint32_t d = lane; d < dim; d += 32) {
 		float value = scale > 0 ? __fdiv_rn(to_float(x[d]), scale) : 1;
 
-		to[d] = type == KV_F8 ? byte_from_f8(value) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
+		to[d ^ swap] = type == KV_F8 ? byte_from_f8(value) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
 	}
 }
 
@@ -109,7 +110,7 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 {
 	const head_target &to = job.to;
 	uint32_t head = blockIdx.y * HEAD_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, dim = to.head_dim;
-	uint32_t heads = to.q_heads + to.kv_heads * (to.keys ? 2 : 1), rotated, swap = 0;
+	uint32_t heads = to.q_heads + to.kv_heads * (to.keys ? 2 : 1), rotated, swap = 0, byte_swap = 0;
 	const float *bias = to.bias ? to.bias + (size_t)head * dim : NULL, *norm;
 	int32_t  slot = to.keys ? to.slots[row] : -1; /* of `take`: there before dependency_wait (launch.cuh) */
 	float    factor = 1, *scale = NULL;
@@ -135,8 +136,9 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 			swap = ((uint32_t)slot & to.swizzle) << 3;
 		} else {
 			page = kept[threadIdx.x / 32];
-			bytes = (uint8_t *)pool + at * dim;
-			scale = job.scales + (2 * at - at % to.block_size) + (is_key ? 0 : to.block_size);
+			bytes = (uint8_t *)pool + at / to.block_size * job.unit + at % to.block_size * dim;
+			scale = job.scales + at / to.block_size * job.scale_unit + at % to.block_size + (is_key ? 0 : to.block_size);
+			byte_swap = ((uint32_t)slot * dim / 128 & to.swizzle) << 4;
 		}
 	}
 	if (norm) {
@@ -175,7 +177,7 @@ template <class T> static __global__ void __launch_bounds__(32 * HEAD_WARPS) hea
 	}
 	if (bytes) {
 		__syncwarp();
-		write_bytes(page, dim, job.type, bytes, scale);
+		write_bytes(page, dim, job.type, bytes, byte_swap, scale);
 	}
 }
 

@@ -87,6 +87,14 @@ template <class T, int DIM, class E = T> struct world {
 
 	world(const struct shape &shape_, std::vector<sequence> sequences_, uint32_t padding, uint64_t seed);
 	uint32_t heads() const { return shape.group * shape.kv_heads; }
+	/* From a block's head to the next in a pool, in elements, and in scales.  Where chunks of bytes are swapped there is something
+	 * in between. */
+	size_t unit() const { return shape.block_size * DIM + (kv_is_byte<E> && shape.swizzle ? 48 : 0); }
+	size_t scale_unit() const { return 2 * shape.block_size + (kv_is_byte<E> && shape.swizzle ? 12 : 0); }
+	uint32_t swapped(uint32_t token, uint32_t d) const
+	{
+		return kv_is_byte<E> ? d ^ (token * DIM / 128 & shape.swizzle) << 4 : d ^ (token & shape.swizzle) << 3;
+	}
 	void     check(const char *what) const;
 	std::vector<T> rows_of(size_t s) const
 	{
@@ -111,9 +119,9 @@ template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape 
 		order.push_back((int32_t)i);
 	for (uint32_t i = blocks; i > 1; i--)
 		std::swap(order[i - 1], order[random_word(&random) % i]);
-	keys.assign((size_t)blocks * shape.kv_heads * shape.block_size * DIM, nothing<E>());
+	keys.assign((size_t)blocks * shape.kv_heads * unit(), nothing<E>());
 	values = keys;
-	scales.assign((size_t)blocks * shape.kv_heads * 2 * shape.block_size, NAN);
+	scales.assign((size_t)blocks * shape.kv_heads * scale_unit(), NAN);
 	qkv.assign((size_t)rows * stride, from_float<T>(NAN));
 	y = qkv;
 	row_sequence.assign(rows, -1);
@@ -136,24 +144,20 @@ template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape 
 			if (t % shape.block_size == 0)
 				tables.push_back(order[block++]);
 			for (uint32_t h = 0; h < shape.kv_heads; h++) {
-				size_t unit = ((size_t)tables.back() * shape.kv_heads + h) * 2 * shape.block_size + t % shape.block_size;
+				size_t its = (size_t)tables.back() * shape.kv_heads + h, at = its * scale_unit() + t % shape.block_size;
+				size_t place = its * unit() + t % shape.block_size * DIM;
 
-				scales[unit] = scale_of<E>(0, context, t, h);
-				scales[unit + shape.block_size] = scale_of<E>(1, context, t, h);
+				scales[at] = scale_of<E>(0, context, t, h);
+				scales[at + shape.block_size] = scale_of<E>(1, context, t, h);
 				for (uint32_t d = 0; d < DIM; d++) {
-					size_t at = (((size_t)tables.back() * shape.kv_heads + h) * shape.block_size + t % shape.block_size) * DIM +
-					    (d ^ (t & shape.swizzle) << 3);
-
-					keys[at] = element<E>(0, context, t, h, d);
-					values[at] = element<E>(1, context, t, h, d);
+					keys[place + swapped(t, d)] = element<E>(0, context, t, h, d);
+					values[place + swapped(t, d)] = element<E>(1, context, t, h, d);
 				}
 				if (t >= context - sequences[s].rows) {
-					size_t at = ((size_t)tables.back() * shape.kv_heads + h) * shape.block_size + t % shape.block_size;
-
-					fresh.push_back({ &keys[at * DIM], DIM * sizeof(E) });
-					fresh.push_back({ &values[at * DIM], DIM * sizeof(E) });
-					fresh.push_back({ &scales[unit], sizeof(float) });
-					fresh.push_back({ &scales[unit + shape.block_size], sizeof(float) });
+					fresh.push_back({ &keys[place], DIM * sizeof(E) });
+					fresh.push_back({ &values[place], DIM * sizeof(E) });
+					fresh.push_back({ &scales[at], sizeof(float) });
+					fresh.push_back({ &scales[at + shape.block_size], sizeof(float) });
 				}
 			}
 		}
@@ -196,6 +200,8 @@ template <class T, int DIM, class E> world<T, DIM, E>::world(const struct shape 
 		job.block_shift++;
 	job.kv_group = 1;
 	job.swizzle = shape.swizzle;
+	job.unit = (uint32_t)unit();
+	job.scale_unit = (uint32_t)scale_unit();
 	job.scale = 0.4f / sqrtf(DIM);
 	job.full = shape.full;
 	job.mark = { &mark, 4 };
@@ -376,6 +382,9 @@ template <class E> static void test_byte_pages(void)
 	test_prefill<__half, 128, E>({ 1, 2, 64, 0 }, { { 70, 133 }, { 16, 16 } }, 27);
 	test_prefill<__half, 64, E>({ 3, 1, 32, 1 }, { { 40, 40 }, { 7, 7 } }, 28);
 	test_prefill<__nv_bfloat16, 128, E>({ 1, 1, 64, 0 }, { { 64, 64 } }, 29);
+	test_decode<__half, 128, E>({ 4, 2, 64, 0, 7 }, { { 1, 70 }, { 2, 129 } }, 33);
+	test_prefill<__nv_bfloat16, 128, E>({ 2, 2, 64, 0, 7 }, { { 20, 85 }, { 3, 70 } }, 34);
+	test_prefill<__half, 64, E>({ 2, 1, 64, 0, 3 }, { { 20, 85 } }, 35);
 	test_pieces<__nv_bfloat16, 128, E>();
 	test_pieces<__half, 64, E>();
 	test_plain<float, 40, E>({ 3, 1, 16, 0 }, { { 1, 1 }, { 5, 70 } }, 30);

@@ -40,7 +40,8 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 	std::vector<T>  before = qkv, values = keys;
 	struct head_job job = { qkv.data(), { c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, slots,
 		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs, 8,
-		c->swizzle }, NULL, c->norm ? q_norm.data() : NULL, c->norm ? k_norm.data() : NULL, 1e-5f, stride, c->interleaved, KV_FLOAT,
+		c->swizzle }, NULL, c->norm ? q_norm.data() : NULL, c->norm ? k_norm.data() : NULL, 1e-5f, stride, 0, 0,
+		c->interleaved, KV_FLOAT,
 		{ &mark, 2 } };
 
 	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,
@@ -95,15 +96,16 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 }
 
 /* Bytes and scales as src/cpu/attention.c makes them of what the kernel leaves in qkv.  Row 0 holds no number in a key, a subnormal
- * value and one of zeroes. */
-template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, bool rotated, enum kv_type type, uint64_t seed)
+ * value and one of zeroes.  Where chunks of a row are swapped, heads of a block do not lie side by side. */
+template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, bool rotated, enum kv_type type, uint64_t seed,
+    uint32_t swizzle = 0)
 {
 	constexpr uint32_t   rows = 5, blocks = 4, q_heads = 1, kv_heads = 3;
-	uint32_t             heads = q_heads + 2 * kv_heads, stride = heads * dim + 4, mark = 0;
+	uint32_t             heads = q_heads + 2 * kv_heads, stride = heads * dim + 4, mark = 0, gap = swizzle ? 32 : 0;
 	uint64_t             random = seed;
 	std::vector<T>       qkv(rows * stride, from_float<T>(0));
-	std::vector<uint8_t> keys(blocks * kv_heads * block_size * dim, 0xaa), values = keys;
-	std::vector<float>   scales(blocks * kv_heads * 2 * block_size, -7);
+	std::vector<uint8_t> keys(blocks * kv_heads * (block_size * dim + gap), 0xaa), values = keys;
+	std::vector<float>   scales(blocks * kv_heads * (2 * block_size + gap), -7);
 	std::vector<float2>  rotation(rows * dim / 2);
 	std::vector<bool>    touched(scales.size());
 	int32_t              slots[rows] = { 1, (int32_t)(blocks * block_size - 1), -1, 0, (int32_t)block_size };
@@ -121,7 +123,8 @@ template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, boo
 	}
 
 	struct head_job job = { qkv.data(), { keys.data(), values.data(), slots, rotated ? rotation.data() : NULL, NULL, q_heads, kv_heads,
-		dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, 0 }, scales.data(), NULL, NULL, 1e-5f, stride, false, type,
+		dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, swizzle }, scales.data(), NULL, NULL, 1e-5f, stride,
+		gap + block_size * dim, gap + 2 * block_size, false, type,
 		{ &mark, 2 } };
 
 	expect_runs(emulate(dim3(rows, (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0,
@@ -129,9 +132,10 @@ template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, boo
 	for (uint32_t r = 0; r < rows; r++) {
 		for (uint32_t h = 0; h < 2 * kv_heads && slots[r] >= 0; h++) {
 			uint32_t slot = (uint32_t)slots[r], unit = slot / block_size * kv_heads + h % kv_heads, offset = slot % block_size;
-			size_t   at = ((size_t)unit * 2 + h / kv_heads) * block_size + offset;
+			size_t   at = unit * (2 * block_size + gap) + h / kv_heads * block_size + offset;
 			const T *x = &qkv[r * stride + (q_heads + h) * dim];
-			const uint8_t *bytes = &(h < kv_heads ? keys : values)[((size_t)unit * block_size + offset) * dim];
+			const uint8_t *bytes = &(h < kv_heads ? keys : values)[unit * (block_size * dim + gap) + offset * dim];
+			uint32_t swap = (slot * dim / 128 & swizzle) * 16;
 			float    largest = 0, none = 0, scale;
 
 			for (uint32_t d = 0; d < dim; d++) {
@@ -145,15 +149,20 @@ template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, boo
 				float   value = scale > 0 ? to_float(x[d]) / scale : 1;
 				uint8_t want = type == KV_F8 ? floats_to_e4m3(value) : (uint8_t)(int8_t)fmaxf(-127, fminf(127, rintf(value)));
 
-				expect(bytes[d] == want, "row %u head %u [%u]: %g is %02x, not %02x", r, h, d, value, bytes[d], want);
+				expect(bytes[d ^ swap] == want, "row %u head %u [%u]: %g is %02x, not %02x", r, h, d, value, bytes[d ^ swap], want);
 			}
 		}
 	}
 	for (size_t i = 0; i < scales.size(); i++)
 		expect(touched[i] || scales[i] == -7, "a scale was written that is nobody's");
 	for (size_t i = 0; i < keys.size(); i++) {
-		size_t at = i / dim / block_size * 2 * block_size + i / dim % block_size;
+		size_t unit = i / (block_size * dim + gap), in = i % (block_size * dim + gap) / dim;
+		size_t at = unit * (2 * block_size + gap) + in;
 
+		if (in >= block_size) {
+			expect(keys[i] == 0xaa && values[i] == 0xaa, "a byte between heads was written");
+			continue;
+		}
 		expect(touched[at] || keys[i] == 0xaa, "a byte of a key was written that is nobody's");
 		expect(touched[at + block_size] || values[i] == 0xaa, "a byte of a value was written that is nobody's");
 	}
@@ -213,6 +222,8 @@ int main(void)
 		test_bytes<__half>(64, 4, false, type, ++seed);
 		test_bytes<float>(36, 8, true, type, ++seed);
 		test_bytes<__nv_bfloat16>(256, 2, false, type, ++seed);
+		test_bytes<__nv_bfloat16>(128, 64, true, type, ++seed, 7);
+		test_bytes<__half>(64, 64, false, type, ++seed, 3);
 	}
 	test_copies(4096);
 	test_copies(100);
