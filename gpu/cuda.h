@@ -436,10 +436,12 @@ extern const struct weight_layout layout_int4;
 size_t      int4_workspace_bytes(const struct cuda_backend *cuda);
 /* Adds a stack to the totals. */
 void        int4_note(struct cuda_backend *cuda, const struct backend_weight *w, const struct weight_desc *parts, uint32_t count);
-/* As linear_run, of a slab. */
+/* As linear_run, of a slab.  GATED: y = silu(gate) · up, W = gate | up, of what int4_is_gated. */
 enum status int4_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,
-    void *y,
-    uint32_t y_stride, int to_float);
+    void *y, uint32_t y_stride, int to_float, int gated);
+/* Whether a product with one row does its postponed norm (norm_take). */
+bool        int4_takes_norm(const struct cuda_backend *cuda, const struct backend_weight *w);
+bool        int4_is_gated(const struct cuda_backend *cuda, const struct backend_weight *w, uint32_t rows);
 /* TO[i] = row OFFSET + INDEX[i] of a slab (OFFSET without an index), or is added to, for the rows of the step. */
 enum status int4_embed(struct cuda_backend *cuda, const struct backend_weight *w, const int32_t *index, uint32_t offset, int add,
     struct cuda_rows *to);

@@ -5,7 +5,10 @@
  * Products.  Up to SLAB_ROWS rows the slab is multiplied as it is, by mma.sync or by wgmma, and a group's sum is scaled.  Above,
  * each weight is scaled and rounded to 16 bits: on the way into wgmma's registers, or, of more than FOLDED_ROWS and where there is
  * no such kernel, in slices of the slab that are decoded into a workspace for cuBLASLt.  These two have the same bits.  So a row
- * has the same bits in all steps of up to SLAB_ROWS rows, and in all larger ones. */
+ * has the same bits in all steps of up to SLAB_ROWS rows, and in all larger ones.
+ *
+ * Gate and up.  Of a slab of both (int4_slab.half) silu(gate) · up is written by the product itself, with the bits of two kernels,
+ * except where it is decoded into memory. */
 #include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
@@ -200,9 +203,9 @@ template <class T> static enum status multiply(struct cuda_backend *cuda, struct
 		uint32_t             threads = wide ? int4_wide_threads(t) : 32 * (t->split.row_warps * t->split.k_warps + 1);
 		uint32_t             most = (uint32_t)cuda->multiprocessors;
 		struct tensor_layout layout = int4_inputs(t, cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16, x, x_stride, rows);
-		tensor_map           inputs;
+		tensor_map           inputs = {};
 
-		if (tensor_map_encode(&layout, &inputs))
+		if (!t->whole_bytes && tensor_map_encode(&layout, &inputs))
 			return cuda_check(cuda, cudaErrorInvalidValue, "the inputs of a four-bit product");
 		if (allow_shared(cuda, kernel, INT4_SHARED_MOST, "shared memory of a four-bit product"))
 			return cuda->fault;
@@ -260,8 +263,14 @@ template <class T> static enum status multiply_decoded(struct cuda_backend *cuda
 	return status;
 }
 
+/* Without being decoded into memory. */
+template <class T> static bool is_multiplied(const struct int4_slab *slab, uint32_t rows)
+{
+	return rows <= SLAB_ROWS || (rows <= FOLDED_ROWS && int4_folded_takes<T>(*slab));
+}
+
 template <class T> static enum status run(struct cuda_backend *cuda, const struct int4_slab *slab, const T *x, uint32_t x_stride,
-    uint32_t rows, void *y, uint32_t y_stride, int to_float)
+    uint32_t rows, void *y, uint32_t y_stride, int to_float, int gated)
 {
 	if (slab->order) {
 		int4_reorder<T><<<rows, 256, 0, cuda->stream>>>(slab->order, slab->columns, x, x_stride, (T *)cuda->scratch.rounded,
@@ -270,7 +279,7 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 			return cuda->fault;
 		x = (const T *)cuda->scratch.rounded;
 	}
-	if (rows > FOLDED_ROWS || (rows > SLAB_ROWS && !int4_folded_takes<T>(*slab)))
+	if (!is_multiplied<T>(slab, rows))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
 	struct int4_task task = {};
 
@@ -279,6 +288,10 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	task.y_stride = y_stride;
 	task.rows = rows;
 	task.to_float = to_float;
+	task.gated = gated;
+	task.x = x;
+	if (rows == 1)
+		norm_take(cuda, x, &task.norm);
 	cuda->step.launches++;
 	if (rows > SLAB_ROWS)
 		return multiply_folded<T>(cuda, &task, x, x_stride);
@@ -286,13 +299,24 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 }
 
 enum status int4_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,
-    void *y, uint32_t y_stride, int to_float)
+    void *y, uint32_t y_stride, int to_float, int gated)
 {
 	if (w->int4->order && w->columns > cuda->scratch.limits.width)
 		return STATUS_INVALID;
 	if (cuda->dtype == DTYPE_BF16)
-		return run<__nv_bfloat16>(cuda, w->int4, (const __nv_bfloat16 *)x, x_stride, rows, y, y_stride, to_float);
-	return run<__half>(cuda, w->int4, (const __half *)x, x_stride, rows, y, y_stride, to_float);
+		return run<__nv_bfloat16>(cuda, w->int4, (const __nv_bfloat16 *)x, x_stride, rows, y, y_stride, to_float, gated);
+	return run<__half>(cuda, w->int4, (const __half *)x, x_stride, rows, y, y_stride, to_float, gated);
+}
+
+bool int4_takes_norm(const struct cuda_backend *cuda, const struct backend_weight *w)
+{
+	return cuda->step.rows == 1 && w->input == WEIGHT_INPUT_FLOAT && int4_one_takes_norm(*w->int4);
+}
+
+bool int4_is_gated(const struct cuda_backend *cuda, const struct backend_weight *w, uint32_t rows)
+{
+	return w->int4->half && (cuda->dtype == DTYPE_BF16 ? is_multiplied<__nv_bfloat16>(w->int4, rows) :
+	    is_multiplied<__half>(w->int4, rows));
 }
 
 enum status int4_embed(struct cuda_backend *cuda, const struct backend_weight *w, const int32_t *index, uint32_t offset, int add,

@@ -29,6 +29,9 @@
  * the other, where a panel is small in two halves.  k_warps is a property of the weight's shape.  That a group's sum has the same
  * bits by mma.sync and by wgmma (fmt_int4_wide.cuh) is a fact about sm_90 that tests/gpu/invariance checks.
  *
+ * Of a stack of two parts with as many rows each, gate and up of a feed-forward, a tile's rows 0…7 are eight of the first part
+ * and 8…15 the same of the second one: a lane has both of an output, and silu(gate) · up may be written instead (int4_put).
+ *
  * Slabs whose codes have eight bits share all of this but words and codes: fmt_octet.cuh.
  *
  * Columns may lie in another order than in the file (GPTQ with act-order): `order` says which column of the input a column of
@@ -38,6 +41,7 @@
 
 #include "gpu/block.cuh"
 #include "gpu/decode.cuh"
+#include "gpu/norm.cuh"
 
 #include <string.h>
 
@@ -54,6 +58,9 @@ enum {
 	INT4_LARGE_TILES = 16,     /* panels of more have one share of units */
 	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
 	INT4_AHEAD_BYTES = 32 << 10, /* of weights, that are on their way before any input */
+	INT4_AHEAD_ONE_BYTES = 64 << 10, /* the same where that is one row */
+	INT4_NORM_PACKS = 2,       /* of a thread, at most, where the product does the norm of its input */
+	INT4_NORM_BYTES = 2 * NORM_LINES_MAX * 4,
 	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */
 };
 
@@ -68,6 +75,7 @@ struct int4_slab {
 	uint8_t       *data;
 	const int32_t *order;       /* [columns]; NULL: as in the file */
 	uint32_t rows, columns;
+	uint32_t half;              /* not 0: rows of each of two parts that alternate in tiles */
 	uint32_t group;             /* 32 or 128 columns have a scale; of eight bits 16 or 32 */
 	uint32_t panels;
 	enum int4_scales scales;
@@ -104,7 +112,9 @@ __host__ __device__ static inline uint64_t int4_bytes(const struct int4_slab &w)
 }
 __host__ __device__ static inline uint32_t int4_panel_first(const struct int4_slab &w, uint32_t panel)
 {
-	return (uint32_t)((uint64_t)int4_tiles(w) * panel / w.panels);
+	uint64_t product = (uint64_t)int4_tiles(w) * panel;
+
+	return product >> 32 ? (uint32_t)(product / w.panels) : (uint32_t)product / w.panels; /* of 64 bits it is slow */
 }
 /* Tiles of the largest panel. */
 __host__ __device__ static inline uint32_t int4_panel_tiles(const struct int4_slab &w)
@@ -120,6 +130,17 @@ __host__ __device__ static inline uint32_t int4_panels_for(uint32_t rows, uint32
 		return tiles;
 	most = (tiles + blocks - 1) / blocks;
 	return blocks * ((most + INT4_PANEL_TILES - 1) / INT4_PANEL_TILES);
+}
+/* Where a row of the stack lies, and the other way round. */
+__host__ __device__ static inline uint32_t int4_slab_row(const struct int4_slab &w, uint32_t row)
+{
+	uint32_t second = w.half && row >= w.half, of_part = second ? row - w.half : row;
+
+	return w.half ? of_part / 8 * INT4_TILE + of_part % 8 + 8 * second : row;
+}
+__host__ __device__ static inline uint32_t int4_stack_row(const struct int4_slab &w, uint32_t at)
+{
+	return w.half ? at / INT4_TILE * 8 + at % 8 + at % INT4_TILE / 8 * w.half : at;
 }
 /* Position of ROW < 16 among a group's. */
 __host__ __device__ static inline uint32_t int4_place(uint32_t row) { return row % 8 * 2 + row / 8; }
@@ -187,8 +208,9 @@ template <bool OFFSETS> __device__ static inline void int4_scales_of(const struc
 /* One value, the bits that a reader of the file gets. */
 __device__ static inline float int4_value(const struct int4_slab &w, uint32_t row, uint32_t column)
 {
-	struct int4_block block = int4_block_at(w, row / INT4_TILE, column / INT4_UNIT);
-	uint32_t in_tile = row % INT4_TILE, k = column % INT4_UNIT, group = k / w.group, place = int4_place(in_tile);
+	uint32_t at = int4_slab_row(w, row), in_tile = at % INT4_TILE, k = column % INT4_UNIT, group = k / w.group;
+	uint32_t place = int4_place(in_tile);
+	struct int4_block block = int4_block_at(w, at / INT4_TILE, column / INT4_UNIT);
 	uint32_t lane = in_tile % 8 * 4 + k % 8 / 2, nibble = in_tile / 8 + k % 16 / 8 * 2 + k % 2 * 4;
 	uint32_t word = ((const uint32_t *)block.words)[k / 32 * 64 + lane * 2 + k % 32 / 16];
 	float    q = (float)(word >> 4 * nibble & 0xf), s[2], o[2];
@@ -271,7 +293,7 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) int4_pack(const stru
 
 #pragma unroll 1 /* on sm_100 all eight at once spill */
 	for (uint32_t nibble = 0; nibble < 8; nibble++) {
-		uint32_t row = tile * INT4_TILE + lane / 4 + nibble % 2 * 8 - p.stack_row;
+		uint32_t row = int4_stack_row(slab, tile * INT4_TILE + lane / 4 + nibble % 2 * 8) - p.stack_row;
 		uint32_t k = unit * INT4_UNIT + step * 16 + lane % 4 * 2 + nibble % 4 / 2 * 8 + nibble / 4;
 		uint32_t column = k < slab.columns && slab.order ? (uint32_t)slab.order[k] : k;
 
@@ -280,7 +302,7 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) int4_pack(const stru
 	}
 	((uint32_t *)block.words)[thread] |= word;
 	if (thread < INT4_TILE * (INT4_UNIT / slab.group)) {
-		uint32_t group = thread / INT4_TILE, row = tile * INT4_TILE + thread % INT4_TILE - p.stack_row;
+		uint32_t group = thread / INT4_TILE, row = int4_stack_row(slab, tile * INT4_TILE + thread % INT4_TILE) - p.stack_row;
 		uint32_t k = unit * INT4_UNIT + group * slab.group, column = k < slab.columns && slab.order ? (uint32_t)slab.order[k] : k;
 
 		if (k < slab.columns && row - p.first_row < p.rows && column - p.first_column < p.columns)
@@ -295,9 +317,9 @@ struct int4_range {
 static inline struct int4_range int4_range_of(const struct int4_slab *slab, const struct stored_piece *p)
 {
 	uint32_t          first = p->stack_row + p->first_row, end = first + p->rows;
-	struct int4_range range = { 0, int4_units(*slab), first / INT4_TILE, 0 };
+	struct int4_range range = { 0, int4_units(*slab), int4_slab_row(*slab, first) / INT4_TILE, 0 };
 
-	range.tiles = (end + INT4_TILE - 1) / INT4_TILE - range.first_tile;
+	range.tiles = int4_slab_row(*slab, end - 1) / INT4_TILE + 1 - range.first_tile; /* a piece is of one part */
 	if (!slab->order) {
 		range.first_unit = p->first_column / INT4_UNIT;
 		range.units = (p->first_column + p->columns + INT4_UNIT - 1) / INT4_UNIT - range.first_unit;
@@ -309,7 +331,22 @@ static inline struct int4_range int4_range_of(const struct int4_slab *slab, cons
 
 enum { INT4_DECODE_UNITS = 4 /* of a block */, INT4_DECODE_THREADS = INT4_PACK_THREADS };
 
-/* ROWS rows of the slab from FIRST on, a multiple of 16, as a plain matrix [rows][stride] in the slab's order of columns, zeros
+/* Where eight rows of the stack lie: the first or the second ones of a tile, whose unit U from some unit on is at(U). */
+struct int4_strip {
+	const uint8_t *begin;
+	uint32_t       unit_bytes, second;
+
+	__device__ const uint8_t *at(uint32_t u) const { return begin + (size_t)u * unit_bytes; }
+};
+__device__ static inline struct int4_strip int4_strip_of(const struct int4_slab &w, uint32_t row, uint32_t unit)
+{
+	uint32_t at = int4_slab_row(w, row), tile = at / INT4_TILE;
+	uint32_t unit_bytes = (uint32_t)(int4_units(w) > 1 ? int4_block_at(w, tile, 1).words - int4_block_at(w, tile, 0).words : 0);
+
+	return { int4_block_at(w, tile, unit).words, unit_bytes, at / 8 % 2 };
+}
+
+/* ROWS rows of the stack from FIRST on, a multiple of 16, as a plain matrix [rows][stride] in the slab's order of columns, zeros
  * beyond them; STRIDE is a multiple of 8.  A block sixteen rows of INT4_DECODE_UNITS units: a thread a word of each, and then
  * sixteen bytes of a row. */
 template <class T> __global__ void __launch_bounds__(INT4_DECODE_THREADS) int4_decode(const struct int4_slab w, uint32_t first,
@@ -321,37 +358,43 @@ template <class T> __global__ void __launch_bounds__(INT4_DECODE_THREADS) int4_d
 		T v[2];
 	};
 	alignas(16) __shared__ T values[INT4_TILE][COLUMNS + pack<T>::count];
-	__shared__ const uint8_t *begin; /* the tile's first unit here */
-	__shared__ uint32_t unit_bytes;
+	__shared__ struct int4_strip strips[2];
 	const uint32_t unit = blockIdx.x * UNITS, units = int4_units(w);
 	const uint32_t lane = threadIdx.x % 64 / 2, at = threadIdx.x / 64 * 32 + threadIdx.x % 2 * 16 + lane % 4 * 2;
 	const uint32_t group = at / w.group, place = lane / 4 * 2;
 	uint32_t       words[UNITS];
 
-	if (threadIdx.x == 0) { /* divisions are slow */
-		begin = int4_block_at(w, first / INT4_TILE + blockIdx.y, unit).words;
-		unit_bytes = (uint32_t)(units > 1 ? int4_block_at(w, first / INT4_TILE + blockIdx.y, 1).words - int4_block_at(w, first /
-		    INT4_TILE + blockIdx.y, 0).words : 0);
-	}
+	if (threadIdx.x < 2) /* divisions are slow */
+		strips[threadIdx.x] = int4_strip_of(w, first + blockIdx.y * INT4_TILE + 8 * threadIdx.x, unit);
 	__syncthreads();
 #pragma unroll
-	for (uint32_t u = 0; u < UNITS; u++)
-		words[u] = unit + u < units ? ((const uint32_t *)(begin + (size_t)u * unit_bytes))[threadIdx.x] : 0;
+	for (uint32_t u = 0; u < UNITS; u++) {
+		uint32_t low = unit + u < units ? ((const uint32_t *)strips[0].at(u))[threadIdx.x] : 0;
+		uint32_t high = unit + u < units && w.half ? ((const uint32_t *)strips[1].at(u))[threadIdx.x] : low;
+
+		words[u] = (low >> 4 * strips[0].second & 0x0f0f0f0f) | (high >> 4 * strips[1].second & 0x0f0f0f0f) << 4;
+	}
 #pragma unroll
 	for (uint32_t u = 0; u < UNITS; u++) {
-		struct int4_block block = int4_block_in(w, begin + (size_t)(unit + u < units ? u : 0) * unit_bytes);
 		float s[2], o[2] = { 0, 0 }, z[2] = { 8, 8 };
 
-		if (int4_has_offsets(w)) {
-			int4_scales_of<true>(w, block.scales, group, place, s, o);
-			z[0] = z[1] = 0;
-		} else {
-			int4_scales_of<false>(w, block.scales, group, place, s, o);
-			if (w.zeros) {
-				z[0] = block.zeros[group * INT4_TILE + place];
-				z[1] = block.zeros[group * INT4_TILE + place + 1];
+#pragma unroll
+		for (uint32_t i = 0; i < 2; i++) {
+			struct int4_block block = int4_block_in(w, strips[i].at(unit + u < units ? u : 0));
+			float two[2], offsets[2] = { 0, 0 };
+
+			if (int4_has_offsets(w)) {
+				int4_scales_of<true>(w, block.scales, group, place, two, offsets);
+				z[i] = 0;
+			} else {
+				int4_scales_of<false>(w, block.scales, group, place, two, offsets);
+				if (w.zeros)
+					z[i] = block.zeros[group * INT4_TILE + place + strips[i].second];
 			}
+			s[i] = strips[i].second ? two[1] : two[0];
+			o[i] = strips[i].second ? offsets[1] : offsets[0];
 		}
+
 #pragma unroll
 		for (uint32_t f = 0; f < 4; f++) {
 			uint32_t   column = u * INT4_UNIT + at + f / 2 * 8;
@@ -445,19 +488,44 @@ static inline struct int4_split int4_split_of(const struct int4_slab *w)
 /* Into how many parts the shares of units are divided; each is summed apart, then one after the other. */
 __host__ __device__ static inline uint32_t int4_halves_of(const struct int4_slab *w) { return int4_panel_tiles(*w) <= 4 ? 2 : 1; }
 
+/* Panel NUMBER: divisions, which are slow. */
+struct int4_panel {
+	uint32_t number, first, tiles;
+};
+__device__ static inline struct int4_panel int4_panel_of(const struct int4_slab &w, uint32_t number)
+{
+	uint32_t first = int4_panel_first(w, number);
+
+	return { number, first, int4_panel_first(w, number + 1) - first };
+}
+
+/* What the copying warp finds out for the others, in shared memory: they need their registers. */
+struct int4_notes {
+	mbarrier          there; /* the input, when it is one row */
+	struct int4_panel panel; /* the block's first one */
+	struct {
+		uint32_t mine, share; /* which of row_warps, which of k_warps */
+	} warps[32];
+};
+static_assert(INT4_WARPS <= 32);
+
 /* What a launch needs.  Blocks: x over panels, y over ROWS of the input each. */
 struct int4_task {
 	struct int4_slab w;
 	void    *y; /* [rows][y_stride], float32 when TO_FLOAT */
 	uint32_t y_stride, rows;
 	int      to_float;
+	int      gated; /* y = silu(first part) · second part, of a slab that has both; each is rounded to T before, as a product is */
+	const void *x;  /* of products with one row, which need no map of it */
+	struct norm_prologue norm; /* what that row is, where it is postponed */
 	struct int4_split split;
 	uint32_t stage_units, stages;
 	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them */
 	/* int4_size: what follows from these.  Kernels read it as constants. */
-	uint32_t units, tile_bytes, scale_bytes, zero_bytes;
+	uint32_t units, tile_bytes, scale_bytes, zero_bytes, halves;
 	int      whole;                                /* one box brings a stage's inputs, else one for each 64 columns */
 	uint32_t input_bytes, stage_bytes, sum_bytes;  /* of shared memory: a stage's inputs, a stage, partial sums */
+	uint32_t whole_bytes; /* of shared memory for the whole input, when it is one row, which no stage has then; else 0 */
 };
 
 /* Shared memory: stages of (inputs | units of weights), partial sums, barriers.  Inputs lie as boxes of 64 columns with 128-byte
@@ -468,20 +536,24 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 	t->tile_bytes = int4_tile_bytes(t->w);
 	t->scale_bytes = int4_scale_bytes(t->w);
 	t->zero_bytes = int4_zero_bytes(t->w);
+	t->halves = int4_halves_of(&t->w);
 	t->whole = t->w.columns % INT4_BOX == 0;
-	t->input_bytes = t->stage_units * rows * INT4_UNIT * 2;
-	t->ahead = INT4_AHEAD_BYTES / (t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes) + 1;
+	t->whole_bytes = rows == 1 ? (t->units + 2) * INT4_UNIT * 2 + INT4_NORM_BYTES : 0;
+	t->input_bytes = t->whole_bytes ? 0 : t->stage_units * rows * INT4_UNIT * 2;
+	t->ahead = (rows == 1 ? INT4_AHEAD_ONE_BYTES : INT4_AHEAD_BYTES) / (t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes);
+	t->ahead++;
 	t->ahead = t->ahead < t->stages ? t->ahead : t->stages;
 	t->stage_bytes = (t->input_bytes + t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes + 1023) / 1024 * 1024;
 	t->sum_bytes = t->split.k_warps > 1 ? t->split.k_warps * t->split.row_warps * t->split.each * INT4_TILE * rows * 4 : 0;
-	return t->stages * t->stage_bytes + t->sum_bytes + 2 * t->stages * (uint32_t)sizeof(mbarrier);
+	return t->stages * (t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier)) + t->whole_bytes + t->sum_bytes + (uint32_t)sizeof(
+	    struct int4_notes);
 }
 
 /* Cuts shared memory into stages for blocks of ROWS; returns its size. */
 static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 {
 	uint32_t tiles = int4_panel_tiles(t->w), each = tiles * int4_tile_bytes(t->w), units = int4_units(t->w);
-	uint32_t enough = tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
+	uint32_t enough = rows == 1 || tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
 
 	t->split = int4_split_of(&t->w);
 	t->stages = 1;
@@ -523,10 +595,14 @@ template <class T> struct int4_type;
 template <> struct int4_type<__nv_bfloat16> {
 	typedef __nv_bfloat162 pair;
 	static constexpr uint32_t base = 0x4300, one = 0x3f80; /* 128, 1 */
+	static constexpr uint32_t up = 0x7f00; /* 2¹²⁷ */
+	static constexpr float    back = 64;   /* its product with the smallest number, 2⁻¹³³, times this is 1 */
 };
 template <> struct int4_type<__half> {
 	typedef __half2 pair;
 	static constexpr uint32_t base = 0x6400, one = 0x3c00; /* 1024, 1 */
+	static constexpr uint32_t up = 0x7800; /* 2¹⁵ */
+	static constexpr float    back = 512;  /* likewise of 2⁻²⁴ */
 };
 
 /* a − b of both halves. */
@@ -549,14 +625,40 @@ template <class T> __device__ static inline void int4_operand(uint32_t word, con
 		a[f] = int4_subtract<T>(lop3<0xea>(word >> 4 * f, 0x000f000f, int4_type<T>::base * 0x10001), zero[f & 1]);
 }
 
+/* a · b + c of both halves. */
+template <class T> __device__ static inline uint32_t int4_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+	typename int4_type<T>::pair x, y, z;
+
+	memcpy(&x, &a, sizeof x);
+	memcpy(&y, &b, sizeof y);
+	memcpy(&z, &c, sizeof z);
+	x = __hfma2(x, y, z);
+	memcpy(&a, &x, sizeof a);
+	return a;
+}
+
+/* WORD as the first operand of mma: q − z, exactly, of row g divided by int4_type::back, of row g + 8 by a sixteenth of that.  The
+ * lowest eight bits of a half are a number that is proportional to them: below the smallest normal number and just above it numbers
+ * are equally far from each other.  So one shift brings all nibbles to where they are numbers.  MINUS has −z twice, divided so. */
+template <class T> __device__ static inline void int4_spread(uint32_t word, const uint32_t minus[2], uint32_t a[4])
+{
+#pragma unroll
+	for (int f = 0; f < 4; f++)
+		a[f] = int4_fma<T>(word >> 4 * (f & 2) & (f & 1 ? 0x00f000f0 : 0x000f000f), int4_type<T>::up * 0x10001, minus[f & 1]);
+}
+
 /* What a lane needs of a tile's group beside its words, as it is stored: fetched before the products, used behind them, without
  * branches.  Of slabs without offsets. */
 struct int4_raw {
 	uint32_t scales[2], zeros;
 };
-__device__ static inline struct int4_raw int4_fetch(const struct int4_task &t, const uint8_t *block, uint32_t group, uint32_t place)
+/* KIND: of scales, where it is known; INT4_ANY: as the slab has them. */
+enum { INT4_ANY = -1 };
+template <int KIND = INT4_ANY> __device__ static inline struct int4_raw int4_fetch(const struct int4_task &t, const uint8_t *block,
+    uint32_t group, uint32_t place)
 {
-	const uint32_t at = group * INT4_TILE + place, wide = t.w.scales == INT4_F32;
+	const uint32_t at = group * INT4_TILE + place, wide = (KIND == INT4_ANY ? (int)t.w.scales : KIND) == INT4_F32;
 	const uint8_t *scales = block + INT4_WORDS_BYTES + (at << (wide + 1));
 
 	return { { *(const uint32_t *)scales, *(const uint32_t *)(scales + 4 * wide) },
@@ -569,21 +671,44 @@ template <class T> __device__ static inline void int4_zeros_of(const struct int4
 	zero[0] = (int4_type<T>::base + (t.zero_bytes ? raw.zeros & 0xff : 8)) * 0x10001;
 	zero[1] = (int4_type<T>::base + (t.zero_bytes ? raw.zeros >> 8 : 8)) * 0x10001;
 }
-__device__ static inline void int4_scales_of(const struct int4_task &t, const struct int4_raw &raw, float s[2])
+/* −z for int4_spread. */
+template <class T> __device__ static inline void int4_minus_of(const struct int4_task &t, const struct int4_raw &raw,
+    uint32_t minus[2])
 {
-	const bool wide = t.w.scales == INT4_F32, half = t.w.scales == INT4_F16;
+	constexpr uint32_t down = (int4_type<T>::up | 0x8000) * 0x10001, none = 0x80008000;
+
+	minus[0] = int4_fma<T>((t.zero_bytes ? raw.zeros & 0xff : 8) * 0x10001, down, none);
+	minus[1] = int4_fma<T>((t.zero_bytes ? raw.zeros >> 8 : 8) * 0x100010, down, none);
+}
+template <int KIND = INT4_ANY> __device__ static inline void int4_scales_of(const struct int4_task &t, const struct int4_raw &raw,
+    float s[2])
+{
+	const int  kind = KIND == INT4_ANY ? (int)t.w.scales : KIND;
+	const bool wide = kind == INT4_F32, half = kind == INT4_F16;
 
 	s[0] = wide ? __uint_as_float(raw.scales[0]) : half ? int4_from_half(raw.scales[0]) : int4_from_bfloat(raw.scales[0]);
 	s[1] = wide ? __uint_as_float(raw.scales[1]) : half ? int4_from_half(raw.scales[0] >> 16) :
 	    int4_from_bfloat(raw.scales[0] >> 16);
 }
-/* Inputs of columns 32 · AT … of the unit: B[step][tile of 8 rows]. */
-template <int ROWS> __device__ static inline void int4_load(uint32_t x, uint32_t lane, int at, uint32_t b[2][ROWS / 8][2])
-{
-	const uint32_t box = x + at / 2 * (ROWS * INT4_BOX * 2);
-	uint32_t       r[4];
 
-	if constexpr (ROWS == 8) { /* matrices are the halves of two steps */
+/* Rows of the input in eights: one alone is computed as the first of eight, the others zeros. */
+template <int ROWS> constexpr int int4_eights = ROWS < 8 ? 1 : ROWS / 8;
+
+/* Inputs of columns 32 · AT … of the unit: B[step][tile of 8 rows].  X is the unit's shared address; of one row a pointer to what
+ * this lane reads (int4_one_of). */
+template <int ROWS> __device__ static inline void int4_load(auto x, uint32_t lane, int at, uint32_t b[2][int4_eights<ROWS>][2])
+{
+	const auto box = x + at / 2 * (ROWS * INT4_BOX * 2);
+	uint32_t   r[4];
+
+	if constexpr (ROWS == 1) {
+		const uint4 four = *(const uint4 *)(x + at * 64);
+
+		b[0][0][0] = four.x;
+		b[0][0][1] = four.y;
+		b[1][0][0] = four.z;
+		b[1][0][1] = four.w;
+	} else if constexpr (ROWS == 8) { /* matrices are the halves of two steps */
 		ldmatrix_x4(r, box + lane % 8 * 128 + ((at % 2 * 4 + lane / 8) ^ lane % 8) * 16);
 #pragma unroll
 		for (int i = 0; i < 4; i++)
@@ -618,11 +743,13 @@ template <int TILES, bool OFFSETS> __device__ static inline void int4_add_group(
 
 /* SUMS += COUNT tiles of the UNIT, which lie at BLOCK in it, times its inputs, step by step side by side: what one tile waits
  * for, another one covers.  GROUP columns have a scale; OFFSETS as the slab has them. */
-template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void int4_unit(const struct int4_task &t,
-    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4])
+template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, int KIND> __device__ static inline void int4_unit(
+    const struct int4_task &t, const uint8_t *unit, const uint32_t *block, auto x, uint32_t lane,
+    float (*sums)[int4_eights<ROWS>][4])
 {
-	constexpr int  TILES = ROWS / 8, PAIRS = GROUP / 32;
-	[[maybe_unused]] constexpr int UNROLL = TILES == 1 && !OFFSETS ? 4 : 1; /* as registers allow */
+	constexpr int  TILES = int4_eights<ROWS>, PAIRS = GROUP / 32;
+	constexpr bool SPREADS = TILES == 1; /* as registers allow */
+	[[maybe_unused]] constexpr int UNROLL = TILES > 1 || OFFSETS ? 1 : ROWS == 1 && COUNT > 1 ? 2 : 4; /* as registers allow */
 	[[maybe_unused]] constexpr int PAIRS_UNROLL = TILES <= 2 ? 4 : 1;
 	const uint32_t ones[4] = { int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001,
 		int4_type<T>::one * 0x10001 };
@@ -643,10 +770,13 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 					of_inputs[OFFSETS ? j : 0][h] = 0;
 				}
 			if (OFFSETS) {
-				zero[r][0] = zero[r][1] = int4_type<T>::base * 0x10001;
+				zero[r][0] = zero[r][1] = SPREADS ? 0 : int4_type<T>::base * 0x10001;
 			} else {
-				raw[r] = int4_fetch(t, unit + block[r], group, place);
-				int4_zeros_of<T>(t, raw[r], zero[r]);
+				raw[r] = int4_fetch<KIND>(t, unit + block[r], group, place);
+				if constexpr (SPREADS)
+					int4_minus_of<T>(t, raw[r], zero[r]);
+				else
+					int4_zeros_of<T>(t, raw[r], zero[r]);
 			}
 		}
 #pragma unroll PAIRS_UNROLL
@@ -663,7 +793,10 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 			for (int step = 0; step < 2; step++) {
 #pragma unroll
 				for (int r = 0; r < COUNT; r++) {
-					int4_operand<T>(step ? two[r].y : two[r].x, zero[r], a);
+					if constexpr (SPREADS)
+						int4_spread<T>(step ? two[r].y : two[r].x, zero[r], a);
+					else
+						int4_operand<T>(step ? two[r].y : two[r].x, zero[r], a);
 #pragma unroll
 					for (int j = 0; j < TILES; j++)
 						mma_m16n8k16<T>(of_group[r][j], a, b[step][j]);
@@ -682,7 +815,9 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 			if (OFFSETS)
 				int4_scales_of<true>(t.w, unit + block[r] + INT4_WORDS_BYTES, group, place, s, o);
 			else /* once more where registers are few */
-				int4_scales_of(t, TILES > 1 ? int4_fetch(t, unit + block[r], group, place) : raw[r], s);
+				int4_scales_of<KIND>(t, TILES > 1 ? int4_fetch<KIND>(t, unit + block[r], group, place) : raw[r], s);
+			s[0] *= SPREADS ? int4_type<T>::back : 1;
+			s[1] *= SPREADS ? int4_type<T>::back / 16 : 1;
 			int4_add_group<TILES, OFFSETS>(s, of_group[r], o, of_inputs, sums[r]);
 		}
 	}
@@ -705,11 +840,11 @@ __device__ static inline void int4_fetch_inputs(const struct int4_task &t, const
 /* The thread that copies: weights as soon as there is room, inputs once the kernel before is done.  What a stage takes it must
  * take quickly: divisions are for panels. */
 __device__ static inline void int4_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t rows,
-    mbarrier *full, mbarrier *empty)
+    mbarrier *full, mbarrier *empty, mbarrier *there)
 {
 	const uint64_t once = cache_evict_first(), again = cache_evict_last();
 	uint32_t       stage = 0, phase = 1, count = 0;
-	bool           ready = false;
+	bool           ready = t.whole_bytes > 0; /* inputs are not for this thread to fetch */
 
 	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
 		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
@@ -726,8 +861,10 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 			bulk_copy(at + t.input_bytes, from, bytes, &full[stage], blockIdx.y + 1 == gridDim.y ? once : again);
 			from += bytes;
 			count++;
-			if (ready)
+			if (ready && !t.whole_bytes)
 				int4_fetch_inputs(t, map, at, rows, unit, &full[stage], again);
+			if (t.whole_bytes && count == t.ahead) /* it would wait behind more weights */
+				barrier_wait(there, 0);
 			if (!ready && (count == t.ahead || (last && unit + t.stage_units >= t.units))) {
 				dependency_wait();
 				ready = true;
@@ -744,68 +881,239 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 	}
 }
 
+/* A row's sums LOW and HIGH of the slab's rows N and N + 8. */
+template <class T> __device__ static inline void int4_put(const struct int4_task &t, uint32_t n, uint32_t row, float low,
+    float high)
+{
+	const uint32_t at[2] = { int4_stack_row(t.w, n), int4_stack_row(t.w, n + 8) };
+	const size_t   begin = (size_t)row * t.y_stride;
+
+	if (row >= t.rows)
+		return;
+	if (t.gated) {
+		float gate = to_float(from_float<T>(low)), up = to_float(from_float<T>(high));
+
+		((T *)t.y)[begin + at[0]] = from_float<T>(gate / (1 + expf(-gate)) * up);
+		return;
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		if (at[i] >= t.w.rows)
+			continue;
+		if (t.to_float)
+			((float *)t.y)[begin + at[i]] = i ? high : low;
+		else
+			((T *)t.y)[begin + at[i]] = from_float<T>(i ? high : low);
+	}
+}
+
 /* What a lane has of 16 outputs from N on and 8 rows from ROW on. */
 template <class T> __device__ static inline void int4_store(const struct int4_task &t, uint32_t n, uint32_t row, uint32_t lane,
     const float sums[4])
 {
 #pragma unroll
-	for (int h = 0; h < 4; h++) {
-		uint32_t at = n + lane / 4 + h / 2 * 8, r = row + lane % 4 * 2 + h % 2;
+	for (int h = 0; h < 2; h++)
+		int4_put<T>(t, n + lane / 4, row + lane % 4 * 2 + h, sums[h], sums[h + 2]);
+}
 
-		if (at >= t.w.rows || r >= t.rows)
-			continue;
-		if (t.to_float)
-			((float *)t.y)[(size_t)r * t.y_stride + at] = sums[h];
-		else
-			((T *)t.y)[(size_t)r * t.y_stride + at] = from_float<T>(sums[h]);
+/* The one row of the input in shared memory, at X: 64 bytes for 32 columns, 16 of lanes 0…3 each; then a unit of zeros, which
+ * other lanes read, in other banks.  CHUNK: eight columns. */
+__device__ static inline void int4_one_put(uint8_t *x, uint32_t chunk, const uint4 &values)
+{
+	uint32_t *to = (uint32_t *)(x + chunk / 4 * 64 + chunk % 4 * 4);
+
+	to[0] = values.x;
+	to[4] = values.y;
+	to[8] = values.z;
+	to[12] = values.w;
+}
+
+/* Eight columns of the input from COLUMN on, zeros where there are none; may read the padding of a row. */
+template <class T> __device__ static inline uint4 int4_eight_of(const struct int4_task &t, uint32_t column)
+{
+	const uint32_t count = column < t.w.columns ? t.w.columns - column : 0;
+	uint4          values = { 0, 0, 0, 0 };
+
+	if (count)
+		values = *(const uint4 *)((const T *)t.x + column);
+	if (count && count < 8) {
+		values.x &= count > 1 ? ~0u : 0xffff;
+		values.y &= count > 3 ? ~0u : count > 2 ? 0xffff : 0;
+		values.z &= count > 5 ? ~0u : count > 4 ? 0xffff : 0;
+		values.w &= count > 6 ? 0xffff : 0;
+	}
+	return values;
+}
+
+/* Brings it, by all THREADS, of which this one is number THREAD, when the kernel before is done. */
+template <class T> __device__ static inline void int4_one_load(const struct int4_task &t, uint8_t *x, uint32_t thread,
+    uint32_t threads)
+{
+	constexpr uint32_t MOST = 4; /* loads under way */
+	const uint32_t     chunks = t.units * (INT4_UNIT / 8);
+
+	dependency_wait();
+	for (uint32_t first = thread; first < chunks; first += MOST * threads) {
+		uint4 values[MOST];
+
+#pragma unroll
+		for (uint32_t i = 0; i < MOST; i++)
+			values[i] = int4_eight_of<T>(t, (first + i * threads) * 8);
+#pragma unroll
+		for (uint32_t i = 0; i < MOST; i++)
+			if (first + i * threads < chunks)
+				int4_one_put(x, first + i * threads, values[i]);
 	}
 }
 
+/* The same where it is a norm that nobody has computed yet, of whole units. */
+template <class T> __device__ static inline void int4_one_norm(const struct int4_task &t, uint8_t *x, uint32_t thread,
+    uint32_t threads)
+{
+	constexpr int                  COUNT = pack<T>::count;
+	const struct norm_team         team = { thread, threads, 1 };
+	norm_alone<T, INT4_NORM_PACKS> norm(t.norm, team);
+
+	dependency_wait();
+	norm.load();
+	norm.run((float *)(x + (t.units + 2) * (INT4_UNIT * 2)));
+#pragma unroll
+	for (int p = 0; p < INT4_NORM_PACKS; p++) {
+		uint4   values;
+		pack<T> eight;
+
+#pragma unroll
+		for (int i = 0; i < COUNT; i++)
+			eight.v[i] = from_float<T>(norm.row.v[p * COUNT + i]);
+		memcpy(&values, &eight, sizeof values);
+		if (norm.row.index(p * COUNT) < t.w.columns)
+			int4_one_put(x, norm.row.index(p * COUNT) / COUNT, values);
+	}
+}
+/* Whether a product with W may do that. */
+static inline bool int4_one_takes_norm(const struct int4_slab &w)
+{
+	const struct int4_split split = int4_split_of(&w);
+
+	return !w.order && w.columns % INT4_UNIT == 0 && w.columns <= 32 * split.row_warps * split.k_warps * INT4_NORM_PACKS * 8;
+}
+
+/* Where a lane reads it. */
+__device__ static inline const uint8_t *int4_one_of(const struct int4_task &t, const uint8_t *x, uint32_t unit, uint32_t lane)
+{
+	return lane < 4 ? x + unit * (INT4_UNIT * 2) + lane * 16 : x + t.units * (INT4_UNIT * 2) + 64;
+}
+
 template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void octet_unit(const struct int4_task &t,
-    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4]);
+    const uint8_t *unit, const uint32_t *block, auto x, uint32_t lane, float (*sums)[int4_eights<ROWS>][4]);
+
+/* Where inputs of a unit are, number AT of the stage's and NUMBER of all. */
+template <int ROWS> __device__ static inline auto int4_input_of(const struct int4_task &t, const uint8_t *stage,
+    const uint8_t *whole, uint32_t at, uint32_t number, uint32_t lane)
+{
+	if constexpr (ROWS == 1)
+		return int4_one_of(t, whole, number, lane);
+	else
+		return shared_address(stage) + at * (ROWS * INT4_UNIT * 2);
+}
 
 /* The same by the slab's kind. */
-template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, bool EIGHT> __device__ static inline void int4_any_unit(
-    const struct int4_task &t, const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4])
+template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, bool EIGHT, int KIND> __device__ static inline void int4_any_unit(
+    const struct int4_task &t, const uint8_t *unit, const uint32_t *block, auto x, uint32_t lane,
+    float (*sums)[int4_eights<ROWS>][4])
 {
 	if constexpr (EIGHT)
 		octet_unit<T, ROWS, COUNT, GROUP, OFFSETS>(t, unit, block, x, lane, sums);
 	else
-		int4_unit<T, ROWS, COUNT, GROUP, OFFSETS>(t, unit, block, x, lane, sums);
+		int4_unit<T, ROWS, COUNT, GROUP, OFFSETS, KIND>(t, unit, block, x, lane, sums);
 }
 
-/* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block, of EIGHT bits ≤ 32; EACH tiles a warp, at least the split's. */
-template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = false> __global__ void
+/* What a lane has of a tile and eight rows: four sums, of one row two, which every fourth lane has. */
+template <int ROWS> struct int4_part {
+	static constexpr int COUNT = ROWS == 1 ? 2 : 4, APART = 4 / COUNT;
+	static constexpr uint32_t LANES = ROWS == 1 ? 8 : 32, AT_ONCE = ROWS == 1 ? 8 : ROWS == 8 ? 4 : 1; /* as registers allow */
+	alignas(COUNT * 4) float v[COUNT];
+
+	__device__ static struct int4_part &of(float *partial, uint32_t part, uint32_t lane)
+	{
+		return ((struct int4_part *)partial)[part * LANES + lane / (32 / LANES)];
+	}
+	__device__ void set(const float sums[4])
+	{
+#pragma unroll
+		for (int h = 0; h < COUNT; h++)
+			v[h] = sums[h * APART];
+	}
+	__device__ void add(const struct int4_part &more)
+	{
+#pragma unroll
+		for (int h = 0; h < COUNT; h++)
+			v[h] += more.v[h];
+	}
+	template <class T> __device__ void store(const struct int4_task &t, uint32_t n, uint32_t row, uint32_t lane) const
+	{
+		if constexpr (ROWS == 1)
+			int4_put<T>(t, n + lane / 4, row, v[0], v[1]);
+		else
+			int4_store<T>(t, n, row, lane, v);
+	}
+};
+
+/* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block, of EIGHT bits ≤ 32; EACH tiles a warp, at least the split's.  One row lies in
+ * shared memory as a whole; it comes before the weights that are not asked for ahead. */
+template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = false, int KIND = INT4_ANY> __global__ void
     __launch_bounds__(INT4_THREADS, 1) int4_multiply(const __grid_constant__ tensor_map inputs,
         const __grid_constant__ struct int4_task t)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	constexpr int  TILES = ROWS / 8, SIDE = TILES > 1 ? 1 : EACH; /* side by side: as registers allow */
+	typedef struct int4_part<ROWS> part;
+	constexpr int  TILES = int4_eights<ROWS>, SIDE = TILES > 1 ? 1 : EACH; /* side by side: as registers allow */
 	uint8_t       *shared = (uint8_t *)shared_memory();
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = t.split.row_warps * t.split.k_warps;
-	float4        *partial = (float4 *)(shared + t.stages * t.stage_bytes);
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32 - 1;
+	uint8_t       *one = shared + t.stages * t.stage_bytes;
+	float         *partial = (float *)(one + t.whole_bytes);
 	mbarrier      *full = (mbarrier *)((uint8_t *)partial + t.sum_bytes), *empty = full + t.stages;
+	struct int4_notes *notes = (struct int4_notes *)(empty + t.stages);
 
 	dependents_launch();
-	if (threadIdx.x == 0) {
-		for (uint32_t i = 0; i < t.stages; i++) {
-			barrier_init(&full[i], 1);
-			barrier_init(&empty[i], warps);
+	if (warp == warps) { /* the others know of barriers and notes by barrier 2 */
+		notes->warps[lane] = { lane % t.split.row_warps, lane / t.split.row_warps };
+		if (lane == 0) {
+			notes->panel = int4_panel_of(t.w, blockIdx.x);
+			for (uint32_t i = 0; i < t.stages; i++) {
+				barrier_init(&full[i], 1);
+				barrier_init(&empty[i], warps);
+			}
+			barrier_init(&notes->there, 1);
+			fence_barrier_init();
 		}
-		fence_barrier_init();
-	}
-	__syncthreads();
-	if (warp == warps) {
+		__syncwarp();
+		named_barrier_arrive(2, 32 * (warps + 1));
 		if (lane == 0)
-			int4_copy(t, &inputs, shared, ROWS, full, empty);
+			int4_copy(t, &inputs, shared, ROWS, full, empty, &notes->there);
 		return;
 	}
-	const uint32_t mine = warp % t.split.row_warps, share = warp / t.split.row_warps;
-	uint32_t       stage = 0, phase = 0;
+	if constexpr (ROWS == 1) {
+		for (uint32_t i = threadIdx.x; i < INT4_UNIT * 2 / 4; i += 32 * warps)
+			((uint32_t *)(one + t.units * (INT4_UNIT * 2) + 64))[i] = 0;
+		if (t.norm.x)
+			int4_one_norm<T>(t, one, threadIdx.x, 32 * warps);
+		else
+			int4_one_load<T>(t, one, threadIdx.x, 32 * warps);
+	} else {
+		dependency_wait();
+	}
+	named_barrier_sync(2, 32 * (warps + 1));
+	if (ROWS == 1 && threadIdx.x == 0)
+		barrier_arrive(&notes->there);
+	/* With more rows what is loaded here would spill. */
+	const uint32_t    mine = ROWS > 8 ? warp % t.split.row_warps : notes->warps[warp].mine;
+	const uint32_t    share = ROWS > 8 ? warp / t.split.row_warps : notes->warps[warp].share;
+	struct int4_panel panel = ROWS > 8 ? int4_panel_of(t.w, blockIdx.x) : notes->panel;
+	uint32_t          stage = 0, phase = 0;
 
-	dependency_wait();
-	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
-		const uint32_t first = int4_panel_first(t.w, panel), tiles = int4_panel_first(t.w, panel + 1) - first;
+	for (; panel.number < t.w.panels; panel = int4_panel_of(t.w, panel.number + gridDim.x)) {
+		const uint32_t first = panel.first, tiles = panel.tiles;
 		float          sums[EACH][TILES][4];
 		uint32_t       block[EACH], next = share; /* where in a unit the warp's tiles lie */
 
@@ -828,14 +1136,14 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 #pragma unroll 1
 			for (; next < end; next += t.split.k_warps) {
 				const uint8_t *weights = at + t.input_bytes + (next - unit) * tiles * t.tile_bytes;
-				const uint32_t x = shared_address(at) + (next - unit) * (ROWS * INT4_UNIT * 2);
+				const auto     x = int4_input_of<ROWS>(t, at, one, next - unit, next, lane);
 
 #pragma unroll
 				for (int r = 0; r + SIDE <= EACH; r += SIDE)
-					int4_any_unit<T, ROWS, SIDE, GROUP, OFFSETS, EIGHT>(t, weights, &block[r], x, lane, &sums[r]);
+					int4_any_unit<T, ROWS, SIDE, GROUP, OFFSETS, EIGHT, KIND>(t, weights, &block[r], x, lane, &sums[r]);
 				if constexpr (EACH % SIDE != 0)
-					int4_any_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS, EIGHT>(t, weights, &block[EACH / SIDE * SIDE], x, lane,
-					    &sums[EACH / SIDE * SIDE]);
+					int4_any_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS, EIGHT, KIND>(t, weights, &block[EACH / SIDE * SIDE], x,
+					    lane, &sums[EACH / SIDE * SIDE]);
 			}
 			__syncwarp();
 			if (lane == 0)
@@ -849,44 +1157,49 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 #pragma unroll
 			for (int r = 0; r < EACH; r++)
 #pragma unroll
-				for (int j = 0; j < TILES; j++)
-					if (mine + r * t.split.row_warps < tiles)
-						int4_store<T>(t, (first + mine + r * t.split.row_warps) * INT4_TILE, blockIdx.y * ROWS + j * 8, lane,
-						    sums[r][j]);
+				for (int j = 0; j < TILES; j++) {
+					part own;
+
+					own.set(sums[r][j]);
+					if (mine + r * t.split.row_warps < tiles && (ROWS > 1 || lane % 4 == 0))
+						own.template store<T>(t, (first + mine + r * t.split.row_warps) * INT4_TILE, blockIdx.y * ROWS + j * 8,
+						    lane);
+				}
 			continue;
 		}
-		/* The shares of units, in their order: [share][row warp][tile of the warp][eight rows][lane]. */
-		const uint32_t parts = t.split.row_warps * t.split.each * TILES, middle = int4_halves_of(&t.w) > 1 ?
-		    (t.split.k_warps + 1) / 2 : 0;
+		/* The shares of units, in their order: [share][tile of the panel][eight rows][lane], of one row [lanes that have it]. */
+		const uint32_t parts = t.split.row_warps * t.split.each * TILES, middle = t.halves > 1 ? (t.split.k_warps + 1) / 2 : 0;
 
 #pragma unroll
 		for (int r = 0; r < EACH; r++)
 #pragma unroll
 			for (int j = 0; j < TILES; j++)
-				if ((uint32_t)r < t.split.each)
-					partial[(share * parts + (mine * t.split.each + r) * TILES + j) * 32 + lane] = make_float4(sums[r][j][0],
-					    sums[r][j][1], sums[r][j][2], sums[r][j][3]);
+				if ((uint32_t)r < t.split.each && (ROWS > 1 || lane % 4 == 0))
+					part::of(partial, share * parts + (mine + r * t.split.row_warps) * TILES + j, lane).set(sums[r][j]);
 		named_barrier_sync(1, 32 * warps);
-		for (uint32_t part = warp; part < parts; part += warps) {
-			uint32_t at = part / TILES / t.split.each + part / TILES % t.split.each * t.split.row_warps;
-			float4   sum = { 0, 0, 0, 0 }, head = sum;
+		for (uint32_t i = threadIdx.x; i < parts * part::LANES; i += 32 * warps) {
+			const uint32_t at = i / part::LANES, by = i % part::LANES * (32 / part::LANES);
+			part           sum = {}, head = {};
 
-			for (uint32_t s = 0; s < t.split.k_warps; s++) {
-				float4 more = partial[(s * parts + part) * 32 + lane];
+			for (uint32_t s = 0; s < t.split.k_warps; s += part::AT_ONCE) {
+				part more[part::AT_ONCE];
 
-				if (s == middle) {
-					head = sum;
-					sum = { 0, 0, 0, 0 };
+#pragma unroll
+				for (uint32_t k = 0; k < part::AT_ONCE; k++)
+					more[k] = part::of(partial, (s + k < t.split.k_warps ? s + k : 0) * parts + at, by);
+#pragma unroll
+				for (uint32_t k = 0; k < part::AT_ONCE; k++) {
+					if (s + k == middle) {
+						head = sum;
+						sum = {};
+					}
+					if (s + k < t.split.k_warps)
+						sum.add(more[k]);
 				}
-				sum.x += more.x;
-				sum.y += more.y;
-				sum.z += more.z;
-				sum.w += more.w;
 			}
-			const float four[4] = { head.x + sum.x, head.y + sum.y, head.z + sum.z, head.w + sum.w };
-
-			if (at < tiles)
-				int4_store<T>(t, (first + at) * INT4_TILE, blockIdx.y * ROWS + part % TILES * 8, lane, four);
+			head.add(sum);
+			if (at / TILES < tiles)
+				head.template store<T>(t, (first + at / TILES) * INT4_TILE, blockIdx.y * ROWS + at % TILES * 8, by);
 		}
 		named_barrier_sync(1, 32 * warps);
 	}
@@ -894,17 +1207,15 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 }
 
 /* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */
-template <class T, int ROWS, class L> static inline auto int4_instance_of(const struct int4_task &t, L launch)
+template <class T, int ROWS, int GROUP, int KIND, class L> static inline auto int4_instance_of(const struct int4_task &t, L launch)
 {
-	bool three = int4_split_of(&t.w).each > 2;
-
-	if (int4_has_offsets(t.w))
-		return launch(int4_multiply<T, ROWS, 2, INT4_GROUP_MIN, true>, (uint32_t)ROWS);
-	if (t.w.group == INT4_GROUP_MIN)
-		return three ? launch(int4_multiply<T, ROWS, 3, INT4_GROUP_MIN, false>, (uint32_t)ROWS) :
-		    launch(int4_multiply<T, ROWS, 2, INT4_GROUP_MIN, false>, (uint32_t)ROWS);
-	return three ? launch(int4_multiply<T, ROWS, 3, INT4_UNIT, false>, (uint32_t)ROWS) :
-	    launch(int4_multiply<T, ROWS, 2, INT4_UNIT, false>, (uint32_t)ROWS);
+	return int4_split_of(&t.w).each > 2 ? launch(int4_multiply<T, ROWS, 3, GROUP, false, false, KIND>, (uint32_t)ROWS) :
+	    launch(int4_multiply<T, ROWS, 2, GROUP, false, false, KIND>, (uint32_t)ROWS);
+}
+template <class T, int ROWS, int KIND, class L> static inline auto int4_instance_by_group(const struct int4_task &t, L launch)
+{
+	return t.w.group == INT4_GROUP_MIN ? int4_instance_of<T, ROWS, INT4_GROUP_MIN, KIND>(t, launch) :
+	    int4_instance_of<T, ROWS, INT4_UNIT, KIND>(t, launch);
 }
 /* Whether W is multiplied with 17 to 32 rows in one block: a warp has registers for two tiles, and wgmma would compute four. */
 static inline bool int4_takes_32(const struct int4_slab &w)
@@ -913,10 +1224,18 @@ static inline bool int4_takes_32(const struct int4_slab &w)
 }
 template <class T, class L> static inline auto int4_instance(const struct int4_task &t, L launch)
 {
+	if (int4_has_offsets(t.w))
+		return t.rows == 1 ? launch(int4_multiply<T, 1, 2, INT4_GROUP_MIN, true>, 1u) :
+		    t.rows <= 8 ? launch(int4_multiply<T, 8, 2, INT4_GROUP_MIN, true>, 8u) :
+		    launch(int4_multiply<T, 16, 2, INT4_GROUP_MIN, true>, 16u);
+	if (t.rows == 1) /* where each instruction counts */
+		return t.w.scales == INT4_F16 ? int4_instance_by_group<T, 1, INT4_F16>(t, launch) :
+		    t.w.scales == INT4_BF16 ? int4_instance_by_group<T, 1, INT4_BF16>(t, launch) :
+		    int4_instance_by_group<T, 1, INT4_F32>(t, launch);
 	if (t.rows > INT4_NARROW_ROWS && int4_takes_32(t.w))
 		return t.w.group == INT4_GROUP_MIN ? launch(int4_multiply<T, 32, 2, INT4_GROUP_MIN, false>, 32u) :
 		    launch(int4_multiply<T, 32, 2, INT4_UNIT, false>, 32u);
-	return t.rows <= 8 ? int4_instance_of<T, 8>(t, launch) : int4_instance_of<T, 16>(t, launch);
+	return t.rows <= 8 ? int4_instance_by_group<T, 8, INT4_ANY>(t, launch) : int4_instance_by_group<T, 16, INT4_ANY>(t, launch);
 }
 
 #include "gpu/fmt_octet.cuh"

@@ -35,8 +35,8 @@ __device__ static inline void octet_scale_of(const struct int4_slab &w, const ui
 /* One value, the bits that a reader of the file gets. */
 __device__ static inline float octet_value(const struct int4_slab &w, uint32_t row, uint32_t column)
 {
-	struct int4_block block = int4_block_at(w, row / INT4_TILE, column / INT4_UNIT);
-	uint32_t in_tile = row % INT4_TILE, k = column % INT4_UNIT, lane = in_tile % 8 * 4 + k % 8 / 2;
+	uint32_t at = int4_slab_row(w, row), in_tile = at % INT4_TILE, k = column % INT4_UNIT, lane = in_tile % 8 * 4 + k % 8 / 2;
+	struct int4_block block = int4_block_at(w, at / INT4_TILE, column / INT4_UNIT);
 	float    q = (float)(int8_t)block.words[k / 32 * OCTET_PAIR_BYTES + lane * 16 + k % 32 / 8 * 4 + k % 2 * 2 + in_tile / 8];
 	float    s, o;
 
@@ -82,7 +82,7 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) octet_pack(const str
 
 #pragma unroll 1
 		for (uint32_t byte = 0; byte < 4; byte++) {
-			uint32_t row = tile * INT4_TILE + lane / 4 + byte % 2 * 8 - p.stack_row;
+			uint32_t row = int4_stack_row(slab, tile * INT4_TILE + lane / 4 + byte % 2 * 8) - p.stack_row;
 			uint32_t column = unit * INT4_UNIT + i / 128 * 32 + i % 4 * 8 + lane % 4 * 2 + byte / 2;
 
 			if (column < slab.columns && row - p.first_row < p.rows && column - p.first_column < p.columns)
@@ -91,7 +91,8 @@ __global__ static void __launch_bounds__(INT4_PACK_THREADS) octet_pack(const str
 		((uint32_t *)block.words)[i] |= word;
 	}
 	if (threadIdx.x < INT4_TILE * (INT4_UNIT / slab.group)) {
-		uint32_t group = threadIdx.x / INT4_TILE, row = tile * INT4_TILE + threadIdx.x % INT4_TILE - p.stack_row;
+		uint32_t group = threadIdx.x / INT4_TILE;
+		uint32_t row = int4_stack_row(slab, tile * INT4_TILE + threadIdx.x % INT4_TILE) - p.stack_row;
 		uint32_t column = unit * INT4_UNIT + group * slab.group;
 
 		if (column < slab.columns && row - p.first_row < p.rows && column - p.first_column < p.columns)
@@ -111,21 +112,20 @@ template <class T> __global__ void __launch_bounds__(INT4_DECODE_THREADS) octet_
 	struct alignas(16) eight {
 		T v[COLUMNS];
 	};
-	__shared__ const uint8_t *begin; /* the tile's first unit here */
-	__shared__ uint32_t unit_bytes;
-	const uint32_t units = int4_units(w), unit = blockIdx.x * INT4_DECODE_UNITS, in_tile = threadIdx.x / PACKS;
-	const uint32_t at = threadIdx.x % PACKS * COLUMNS, row = blockIdx.y * INT4_TILE + in_tile;
+	__shared__ struct int4_strip strips[2];
+	const uint32_t units = int4_units(w), unit = blockIdx.x * INT4_DECODE_UNITS;
+	const uint32_t at = threadIdx.x % PACKS * COLUMNS, row = blockIdx.y * INT4_TILE + threadIdx.x / PACKS;
 
-	if (threadIdx.x == 0) { /* divisions are slow */
-		begin = int4_block_at(w, first / INT4_TILE + blockIdx.y, unit).words;
-		unit_bytes = (uint32_t)(units > 1 ? int4_block_at(w, first / INT4_TILE + blockIdx.y, 1).words - int4_block_at(w, first /
-		    INT4_TILE + blockIdx.y, 0).words : 0);
-	}
+	if (threadIdx.x < 2) /* divisions are slow */
+		strips[threadIdx.x] = int4_strip_of(w, first + blockIdx.y * INT4_TILE + 8 * threadIdx.x, unit);
 	__syncthreads();
+	const struct int4_strip &strip = strips[row / 8 % 2];
+	const uint32_t in_tile = row % 8 + 8 * strip.second;
+
 	if (row >= rows)
 		return;
 	for (uint32_t u = 0; u < INT4_DECODE_UNITS && unit + u < units; u++) {
-		struct int4_block block = int4_block_in(w, begin + (size_t)u * unit_bytes);
+		struct int4_block block = int4_block_in(w, strip.at(u));
 		const uint8_t    *codes = block.words + at / 32 * OCTET_PAIR_BYTES + in_tile % 8 * 64 + at % 32 / 8 * 4 + in_tile / 8;
 		uint32_t          column = (unit + u) * INT4_UNIT + at;
 		float             s, o;
@@ -182,9 +182,9 @@ template <int GROUP, bool OFFSETS> __device__ static inline void octet_scales_of
 
 /* As int4_unit; GROUP is 16 or 32. */
 template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ static inline void octet_unit(const struct int4_task &t,
-    const uint8_t *unit, const uint32_t *block, uint32_t x, uint32_t lane, float (*sums)[ROWS / 8][4])
+    const uint8_t *unit, const uint32_t *block, auto x, uint32_t lane, float (*sums)[int4_eights<ROWS>][4])
 {
-	constexpr int  TILES = ROWS / 8;
+	constexpr int  TILES = int4_eights<ROWS>;
 	[[maybe_unused]] constexpr int UNROLL = TILES == 1 ? 2 : 1; /* as registers allow */
 	const uint32_t ones[4] = { int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001, int4_type<T>::one * 0x10001,
 		int4_type<T>::one * 0x10001 };
@@ -241,17 +241,20 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS> __device__ stat
 }
 
 /* LAUNCH(kernel, rows of a block) for the instance that multiplies T. */
-template <class T, class L> static inline auto octet_instance(const struct int4_task &t, L launch)
+template <class T, int ROWS, class L> static inline auto octet_instance_of(const struct int4_task &t, L launch)
 {
 	if (int4_has_offsets(t.w))
-		return t.rows <= 8 ? launch(int4_multiply<T, 8, 2, 32, true, true>, 8u) :
-		    launch(int4_multiply<T, 16, 2, 32, true, true>, 16u);
-	if (t.w.scales == INT4_SIX)
-		return t.rows <= 8 ? launch(int4_multiply<T, 8, 2, 16, false, true>, 8u) :
-		    launch(int4_multiply<T, 16, 2, 16, false, true>, 16u);
-	return t.rows <= 8 ? launch(int4_multiply<T, 8, 2, 32, false, true>, 8u) :
-	    t.rows <= 16 ? launch(int4_multiply<T, 16, 2, 32, false, true>, 16u) :
-	    launch(int4_multiply<T, 32, 2, 32, false, true>, 32u);
+		return launch(int4_multiply<T, ROWS, 2, 32, true, true>, (uint32_t)ROWS);
+	return t.w.scales == INT4_SIX ? launch(int4_multiply<T, ROWS, 2, 16, false, true>, (uint32_t)ROWS) :
+	    launch(int4_multiply<T, ROWS, 2, 32, false, true>, (uint32_t)ROWS);
+}
+template <class T, class L> static inline auto octet_instance(const struct int4_task &t, L launch)
+{
+	if (t.rows > 16 && !int4_has_offsets(t.w) && t.w.scales != INT4_SIX)
+		return launch(int4_multiply<T, 32, 2, 32, false, true>, 32u);
+	if (t.rows == 1)
+		return octet_instance_of<T, 1>(t, launch);
+	return t.rows <= 8 ? octet_instance_of<T, 8>(t, launch) : octet_instance_of<T, 16>(t, launch);
 }
 
 #endif

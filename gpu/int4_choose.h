@@ -118,6 +118,7 @@ static inline const char *int4_choose(const struct weight_desc *parts, uint32_t 
 	}
 	ret->rows = (uint32_t)rows;
 	ret->columns = (uint32_t)parts[0].columns;
+	ret->half = count == 2 && parts[0].rows == parts[1].rows && parts[0].rows % INT4_TILE == 0 ? (uint32_t)parts[0].rows : 0;
 	ret->panels = int4_panels_for(ret->rows, blocks);
 	return NULL;
 }

@@ -549,7 +549,7 @@ enum status linear_run(struct cuda_backend *cuda, const struct backend_weight *w
 	if (w->byte.values)
 		return byte_run(cuda, w, NULL, x, x_stride, rows, y, y_stride, rows, to_float);
 	if (w->int4)
-		return int4_run(cuda, w, x, x_stride, rows, y, y_stride, to_float);
+		return int4_run(cuda, w, x, x_stride, rows, y, y_stride, to_float, 0);
 	cuda->step.launches++;
 	if (cuda->kernels == KERNELS_PORTABLE && cuda->dtype != DTYPE_F32)
 		return linear_portable(cuda, &job);
@@ -775,9 +775,9 @@ static float time_int4(struct cuda_backend *cuda, const struct linear_job *job, 
 
 	cuda->step.dependent = job->dependent;
 	/* Once outside of a recording: algorithms are chosen for slices that are decoded. */
-	if (!int4_run(cuda, weights[0], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float))
+	if (!int4_run(cuda, weights[0], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float, 0))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
-			return int4_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float) ==
+			return int4_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float, 0) ==
 			    STATUS_OK;
 		});
 	cuda->step.dependent = before;
@@ -837,13 +837,10 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 /* ---- Operations ---- */
 
 /* Whether the product of the only row with W, to TO, can do the norm that is postponed for it: then its kernel takes it
- * (norm_take).  No kernel does yet. */
+ * (norm_take). */
 static bool takes_norm(const struct cuda_backend *cuda, const struct backend_weight *w, const struct cuda_rows *to)
 {
-	bool kernel_does = false;
-
-	(void)w;
-	return kernel_does && to->data != cuda->norm.delta; /* which other blocks still read */
+	return w->int4 && int4_takes_norm(cuda, w) && to->data != cuda->norm.delta; /* which other blocks still read */
 }
 
 static enum status run_product(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *from,
@@ -975,6 +972,15 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 			rows_written(to);
 			return status;
 		}
+	}
+	if (cuda->step.batch && w->int4 && w->input == WEIGHT_INPUT_FLOAT && int4_is_gated(cuda, w, job.rows) &&
+	    w->columns == from->width && w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows &&
+	    job.rows <= to->rows) {
+		if (linear_settle(cuda) || (!(from == cuda->postponed && takes_norm(cuda, w, to)) && rows_settle(cuda, from)))
+			return cuda->fault;
+		status = int4_run(cuda, w, job.x, job.x_stride, job.rows, job.y, job.y_stride, 0, 1);
+		rows_written(to);
+		return status;
 	}
 	status = cuda_linear(b, w, NULL, x, gate_up);
 	status = status ? status : cuda_silu_gate(b, gate_up, y);

@@ -484,6 +484,58 @@ static void case_stack(struct totals *totals, int dtype, const struct stored_cas
 	close_pair(&pair);
 }
 
+/* Gate and up in a stack, which may lie row by row beside each other: the product as a whole; and silu(gate) · up in one operation,
+ * with the bits of two. */
+static const struct stored_case gate_ups[] = {
+	{ .format = WEIGHT_I4, .rows = 1008, .columns = 640, .packing = WEIGHT_PACKED_AWQ, .zeros = WEIGHT_ZEROS_AWQ,
+		.scale_type = WEIGHT_F16, .block_rows = 1, .block_columns = 128, .transposed = 1 },
+	{ .format = WEIGHT_I4, .rows = 16000, .columns = 384, .scale_type = WEIGHT_BF16, .block_rows = 1, .block_columns = 128 },
+	{ .format = WEIGHT_I4, .rows = 23200, .columns = 160, .scale_type = WEIGHT_F32, .block_rows = 1, .block_columns = 32 },
+	{ .format = WEIGHT_Q4_1, .rows = 576, .columns = 576 }, { .format = WEIGHT_Q4_K, .rows = 48, .columns = 1536 },
+	{ .format = WEIGHT_Q8_0, .rows = 1536, .columns = 576 }, { .format = WEIGHT_Q6_K, .rows = 80, .columns = 768 },
+	{ .format = WEIGHT_Q4_0, .rows = 72, .columns = 512 }, /* not whole tiles */
+};
+
+static void case_gate_up(struct totals *totals, int dtype, const struct stored_case *c, uint32_t rows)
+{
+	struct random        random = { c->rows * 37 + c->columns * 7 + rows };
+	struct pair          pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = rows, .logit_rows = 1, .vocab = 64,
+	    .width = c->columns > 2 * c->rows ? c->columns : 2 * c->rows, .q_heads = 1, .head_dim = 64 });
+	struct stored_matrix made[2] = { stored_make(c, rows), stored_make(c, rows + 1) };
+	struct weight_desc   parts[2] = { made[0].w, made[1].w };
+	struct batch         batch = rows_batch(rows);
+	struct backend      *cuda = pair.b[1];
+	float               *values = random_values(&random, (size_t)rows * c->columns, dtype == F16 ? 1.0f / 64 : 1, 0, dtype);
+	size_t               count = (size_t)rows * c->rows;
+	float               *two = malloc(count * sizeof *two), *one = malloc(count * sizeof *one);
+	struct both          x = make_activation(&pair, rows, c->columns, values), gate_up, y, w;
+	double               different = 0;
+	struct error         error;
+	char                 name[96], label[160];
+
+	gate_up = make_activation(&pair, rows, 2 * c->rows, NULL);
+	y = make_activation(&pair, rows, c->rows, NULL);
+	for (int i = 0; i < 2; i++)
+		MUST_SAY(pair.b[i]->ops->weight_load(pair.b[i], parts, 2, &w.w[i], &error), error);
+	snprintf(label, sizeof label, "gate and up %u × %u of %s, %u rows", c->rows, c->columns, stored_name(c, name), rows);
+	BOTH(&pair, step_begin, &batch);
+	BOTH(&pair, linear, w.w[i], NULL, &x.a[i], &gate_up.a[i]);
+	compare(totals, label, &pair, &gate_up, rows);
+	MUST(cuda->ops->silu_gate(cuda, &gate_up.a[1], &y.a[1]));
+	MUST(cuda->ops->activation_get(cuda, &y.a[1], two, rows));
+	MUST(cuda->ops->linear_silu(cuda, w.w[1], &x.a[1], &gate_up.a[1], &y.a[1]));
+	MUST(cuda->ops->activation_get(cuda, &y.a[1], one, rows));
+	for (size_t i = 0; i < count; i++)
+		different += memcmp(&one[i], &two[i], sizeof *one) != 0;
+	snprintf(label, sizeof label, "gate and up with silu %u × %u of %s, %u rows: other bits", c->rows, c->columns,
+	    stored_name(c, name), rows);
+	note(totals, label, &pair, different, 0);
+	for (int i = 0; i < 2; i++)
+		free(made[i].bytes);
+	free(values), free(one), free(two);
+	close_pair(&pair);
+}
+
 /* ---- What the host reads and writes ---- */
 
 /* Logits of the rows that were asked for, and of no others, whatever became of the caller's batch. */
@@ -1263,6 +1315,9 @@ static void run_all(struct totals *totals)
 		for (size_t i = 0; i < sizeof eight_bits / sizeof *eight_bits && wanted(totals, "eight bits"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_stack(totals, dtype, &eight_bits[i], 1, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof gate_ups / sizeof *gate_ups && wanted(totals, "gate and up"); i++)
+			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
+				case_gate_up(totals, dtype, &gate_ups[i], four_bit_rows[r]);
 		for (size_t i = 0; i < sizeof mixed / sizeof *mixed && wanted(totals, "mixed"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);

@@ -4,6 +4,7 @@
 #include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
+#include "gpu/rows.cuh"
 
 static uint64_t state = 1;
 
@@ -239,12 +240,13 @@ static void check_values(const struct slab *slab, const char *name)
 
 /* ---- Products ---- */
 
-/* Y [rows][y_stride] = rows of X · Wᵀ on BLOCKS blocks; float32, or T widened. */
+/* Y [rows][y_stride] = rows of X · Wᵀ on BLOCKS blocks; float32, or T widened.  GATED: silu of the first half times the second. */
 template <class T> static std::vector<float> multiply(const struct slab *slab, const std::vector<T> &x, uint32_t x_stride,
-    uint32_t rows, uint32_t blocks, int wide, uint64_t seed, bool wide_kernel = false)
+    uint32_t rows, uint32_t blocks, int wide, uint64_t seed, bool wide_kernel = false, int gated = 0,
+    const struct norm_prologue *norm = NULL)
 {
-	uint32_t           y_stride = slab->w.rows + 3;
-	std::vector<float> y((size_t)rows * y_stride, NAN), ret((size_t)rows * slab->w.rows);
+	uint32_t           columns = gated ? slab->w.half : slab->w.rows, y_stride = columns + 3;
+	std::vector<float> y((size_t)rows * y_stride, NAN), ret((size_t)rows * columns);
 	std::vector<T>     narrow((size_t)rows * y_stride, from_float<T>(NAN)), ordered;
 	struct int4_task   task = {};
 	const char        *error;
@@ -260,7 +262,18 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 	task.y_stride = y_stride;
 	task.rows = rows;
 	task.to_float = wide;
+	task.gated = gated;
 	const std::vector<T> &in = slab->order ? ordered : x;
+
+	task.x = in.data();
+	if (norm)
+		task.norm = *norm;
+	std::vector<emulate_range> before = { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) },
+		{ (void *)in.data(), in.size() * sizeof(T) } };
+
+	if (norm)
+		before.insert(before.end(), { { (void *)norm->x, norm->width * sizeof(float) }, { norm->sum, norm->width * sizeof(float) },
+		    { (void *)norm->delta, norm->width * sizeof(T) } });
 
 	auto launch = [&](void (*kernel)(const tensor_map, const struct int4_task), uint32_t each) {
 		uint32_t             shared = wide_kernel ? int4_wide_size(&task, each) : int4_choose_stages(&task, each);
@@ -268,22 +281,21 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 		    task.split.k_warps + 1);
 		bool                 bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
 		struct tensor_layout layout = int4_inputs(&task, bfloat ? TENSOR_BF16 : TENSOR_F16, in.data(), x_stride, each);
-		tensor_map           map;
+		tensor_map           map = {};
 
-		if (tensor_map_encode(&layout, &map))
+		if (!task.whole_bytes && tensor_map_encode(&layout, &map))
 			return "the inputs' map";
 		return emulate(dim3(slab->w.panels < blocks ? slab->w.panels : blocks, (rows + each - 1) / each), threads, shared,
-		    { .seed = seed, .before = { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) },
-		        { (void *)in.data(), in.size() * sizeof(T) } } }, [&] { kernel(map, task); });
+		    { .seed = seed, .before = before }, [&] { kernel(map, task); });
 	};
 
 	error = wide_kernel ? int4_wide_instance<T>(task, launch) : task.w.eight ? octet_instance<T>(task, launch) :
 	    int4_instance<T>(task, launch);
 	expect(!error, "%u × %u, %u rows: %s", slab->w.rows, slab->w.columns, rows, error);
 	for (uint32_t r = 0; r < rows; r++) {
-		for (uint32_t n = 0; n < slab->w.rows; n++)
-			ret[(size_t)r * slab->w.rows + n] = wide ? y[(size_t)r * y_stride + n] : to_float(narrow[(size_t)r * y_stride + n]);
-		for (uint32_t n = slab->w.rows; n < y_stride; n++)
+		for (uint32_t n = 0; n < columns; n++)
+			ret[(size_t)r * columns + n] = wide ? y[(size_t)r * y_stride + n] : to_float(narrow[(size_t)r * y_stride + n]);
+		for (uint32_t n = columns; n < y_stride; n++)
 			expect(isnan(wide ? y[(size_t)r * y_stride + n] : to_float(narrow[(size_t)r * y_stride + n])),
 			    "row %u: column %u beyond the last one was written", r, n);
 	}
@@ -459,6 +471,7 @@ static void test_formats(void)
 		if (!lay(&slab, { stored.desc }, 2, seed++))
 			continue;
 		check_values(&slab, spec.name);
+		check_product<__nv_bfloat16>(&slab, spec.name, 1, 2, 0, seed++);
 		check_product<__nv_bfloat16>(&slab, spec.name, 3, 2, 1, seed++);
 		check_product<__nv_bfloat16>(&slab, spec.name, 19, 2, 0, seed++);
 		check_product<__half>(&slab, spec.name, 11, 2, 1, seed++);
@@ -484,6 +497,7 @@ static void test_ends(void)
 		if (!lay(&slab, { stored.desc }, 3, k))
 			continue;
 		check_values(&slab, plain.name);
+		check_product<__nv_bfloat16>(&slab, plain.name, 1, 3, 1, k);
 		check_product<__nv_bfloat16>(&slab, plain.name, 5, 3, 1, k);
 		check_product<__nv_bfloat16>(&slab, plain.name, 17, 3, 1, k);
 	}
@@ -517,6 +531,58 @@ static void test_stack(void)
 	check_product<__nv_bfloat16>(&slab, "stack", 6, 4, 1, 9);
 }
 
+/* Two parts whose rows alternate; silu of the one times the other has the bits of both kernels. */
+template <class T> static void check_gated(const struct slab *slab, uint32_t rows, uint32_t blocks, bool wide_kernel)
+{
+	uint32_t           stride = (slab->w.columns + 7) / 8 * 8, half = slab->w.half, wrong = 0;
+	std::vector<T>     x = inputs<T>(rows, slab->w.columns, stride);
+	std::vector<float> two = multiply<T>(slab, x, stride, rows, blocks, 0, 1, wide_kernel);
+	std::vector<float> one = multiply<T>(slab, x, stride, rows, blocks, 0, 2, wide_kernel, 1);
+
+	for (uint32_t r = 0; r < rows; r++)
+		for (uint32_t n = 0; n < half; n++) {
+			float gate = two[(size_t)r * 2 * half + n], up = two[(size_t)r * 2 * half + half + n];
+
+			wrong += one[(size_t)r * half + n] != to_float(from_float<T>(gate / (1 + expf(-gate)) * up));
+		}
+	expect(wrong == 0, "%u rows: %u gated outputs have other bits", rows, wrong);
+}
+
+static void test_gate_up(void)
+{
+	static const struct {
+		int      spec;
+		uint32_t rows, columns, blocks;
+	} cases[] = { { 4, 48, 320, 2 }, { 5, 160, 256, 1 }, { 2, 32, 512, 3 }, { 7, 272, 288, 1 }, { 9, 80, 203, 2 },
+		{ SPEC_Q8_0, 64, 288, 1 }, { SPEC_Q6_K, 16, 512, 2 } };
+
+	for (const auto &c : cases) {
+		const struct spec *spec = &specs[c.spec];
+		struct stored      a, b;
+		struct slab        slab;
+
+		make(&a, spec, c.rows, c.columns, 0, 0);
+		make(&b, spec, c.rows, c.columns, 0, 0);
+		if (spec->ordered) { /* a stack has one order */
+			b.index = a.index;
+			b.desc.group_index = (const int32_t *)b.index.data();
+		}
+		if (!lay(&slab, { a.desc, b.desc }, c.blocks, c.rows))
+			continue;
+		expect(slab.w.half == c.rows, "%s: parts of %u rows do not alternate", spec->name, c.rows);
+		check_values(&slab, spec->name);
+		check_product<__nv_bfloat16>(&slab, spec->name, 1, c.blocks, 1, 3);
+		check_product<__nv_bfloat16>(&slab, spec->name, 19, c.blocks, 0, 4);
+		for (uint32_t rows : { 1u, 3u, 16u })
+			check_gated<__nv_bfloat16>(&slab, rows, c.blocks, false);
+		check_gated<__half>(&slab, 1, c.blocks, false);
+		if (int4_wide_takes(&slab.w))
+			check_gated<__nv_bfloat16>(&slab, 21, c.blocks, true);
+		if (int4_folded_takes<__nv_bfloat16>(slab.w) && !slab.order)
+			check_folded<__nv_bfloat16>(&slab, spec->name, 67, 0, 5);
+	}
+}
+
 /* Every division of a panel among warps, several panels to a block, and a row's bits in all of them. */
 static void test_shapes(void)
 {
@@ -538,6 +604,7 @@ static void test_shapes(void)
 		expect(split.each == splits[i].each && split.row_warps == splits[i].row_warps && split.k_warps == splits[i].k_warps,
 		    "%u rows in %u panels: %u tiles of %u warps, %u beside each other", slab.w.rows, slab.w.panels, split.each,
 		    split.row_warps, split.k_warps);
+		check_product<__nv_bfloat16>(&slab, spec.name, 1, shapes[i].blocks, 1, (uint64_t)i);
 		check_product<__nv_bfloat16>(&slab, spec.name, 2, shapes[i].blocks, 1, (uint64_t)i);
 		check_invariance<__nv_bfloat16>(&slab, spec.name, shapes[i].blocks);
 	}
@@ -598,6 +665,53 @@ static void test_folded(void)
 	}
 }
 
+/* A norm that the product does itself, in every block: the bits of norm_kernel and a product. */
+template <class T> static void check_norm(const struct slab *slab, uint32_t blocks, bool inner)
+{
+	const uint32_t     width = slab->w.columns, packs = width / pack<T>::count;
+	std::vector<float> x(width), sum(width, NAN), sum_alone(width, NAN), w(width), inner_norm(width);
+	std::vector<T>     delta(width), normed(width, from_float<T>(NAN)), normed_alone = normed;
+
+	for (uint32_t k = 0; k < width; k++) {
+		x[k] = uniform();
+		delta[k] = from_float<T>(uniform());
+		w[k] = 1 + 0.5f * uniform();
+		inner_norm[k] = 1 + 0.5f * uniform();
+	}
+	struct norm_job job = { .x = x.data(), .sum = sum.data(), .residual = delta.data(), .y = normed.data(), .w = w.data(),
+		.inner_norm = inner ? inner_norm.data() : NULL, .inner_eps = 1e-6f, .eps = 1e-5f, .width = width, .x_is_wide = 1 };
+	struct norm_prologue norm = { x.data(), sum_alone.data(), delta.data(), normed_alone.data(), w.data(), job.inner_norm, 1e-6f,
+		1e-5f, width };
+
+	expect(int4_one_takes_norm(slab->w), "%u columns are not taken", width);
+	expect_runs(emulate(1, (packs + 31) / 32 * 32, 0, { .seed = width }, [&] { norm_kernel<T, float, 1, false>(job); }));
+	std::vector<float> y = multiply<T>(slab, normed, width, 1, blocks, 1, 1);
+	std::vector<float> y_alone = multiply<T>(slab, normed_alone, width, 1, blocks, 1, 2, false, 0, &norm);
+
+	expect(y == y_alone, "a product with its norm differs from both");
+	expect(memcmp(sum.data(), sum_alone.data(), width * sizeof(float)) == 0, "the sum differs");
+	expect(memcmp(normed.data(), normed_alone.data(), width * sizeof(T)) == 0, "the norm differs");
+}
+
+static void test_norm(void)
+{
+	static const struct {
+		int      spec;
+		uint32_t rows, columns, blocks;
+	} cases[] = { { 4, 48, 1280, 2 }, { 0, 300, 384, 1 }, { SPEC_Q8_0, 40, 640, 3 } };
+
+	for (const auto &c : cases) {
+		struct stored stored;
+		struct slab   slab;
+
+		make(&stored, &specs[c.spec], c.rows, c.columns, 0, 0);
+		if (!lay(&slab, { stored.desc }, c.blocks, 3))
+			continue;
+		check_norm<__nv_bfloat16>(&slab, c.blocks, true);
+		check_norm<__half>(&slab, c.blocks, false);
+	}
+}
+
 /* Many orders of events. */
 static void test_orders(void)
 {
@@ -648,6 +762,8 @@ int main(void)
 	test_formats();
 	test_ends();
 	test_stack();
+	test_gate_up();
+	test_norm();
 	test_shapes();
 	test_eight();
 	test_folded();
