@@ -53,9 +53,14 @@ template <class T> struct head_world {
 	/* The kernel, after a product. */
 	void run(T *qkv, uint32_t stride)
 	{
-		struct head_job job = { qkv, to, NULL, NULL, NULL, 0, stride, true, KV_FLOAT, {} };
-
+		struct head_job job = {};
 		uint32_t        heads = to.q_heads + 2 * to.kv_heads;
+
+		job.qkv = qkv;
+		job.to = to;
+		job.stride = stride;
+		job.interleaved = true;
+		job.type = KV_FLOAT;
 
 		expect_runs(emulate(dim3((uint32_t)slots.size(), (heads + HEAD_WARPS - 1) / HEAD_WARPS), 32 * HEAD_WARPS, 0, {},
 		    [&] { head_kernel<T>(job); }));
