@@ -291,7 +291,7 @@ __device__ static inline void ldmatrix_x2(uint32_t r[2], uint32_t smem)
 	asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(smem) : "memory");
 }
 
-/* The other way (sm_90): R are fragments of four matrices, and column I of matrix M becomes the row to which lane 8 · M + I points. */
+/* The other way (sm_90): R are fragments of four matrices; column I of matrix M becomes the row to which lane 8 · M + I points. */
 __device__ static inline void stmatrix_x4_trans(uint32_t smem, const uint32_t r[4])
 {
 #if __CUDA_ARCH__ >= 900

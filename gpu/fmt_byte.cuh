@@ -767,20 +767,22 @@ template <enum byte_kind KIND, int MT, int T> __device__ static inline void byte
 }
 
 /* What heads.cuh makes of a warp's sixteen outputs from ROW of the tile on. */
-template <int MT, class S> __device__ static inline void byte_store_heads(const struct byte_product *p, const S *total, uint32_t row,
-    uint32_t first_row, uint32_t first_token, uint32_t lane)
+template <int MT, class S> __device__ static inline void byte_store_heads(const struct byte_product *p, const S *total,
+    uint32_t row, uint32_t first_row, uint32_t first_token, uint32_t lane)
 {
 	const uint32_t low = row + lane / 4, at = row + head_unit(lane);
 	const bool     scaled = p->x_scales && !p->x_scale_stride;
 	float          w[2];
 
 	for (uint32_t i = 0; i < 2; i++)
-		w[i] = !p->granule && low + 8 * i < p->tile_rows && first_row + low + 8 * i < p->n ? p->w_scales[first_row + low + 8 * i] : 1;
+		w[i] = !p->granule && low + 8 * i < p->tile_rows && first_row + low + 8 * i < p->n ?
+		    p->w_scales[first_row + low + 8 * i] : 1;
 #pragma unroll
 	for (int i = 0; i < MT / 4; i++) {
 		uint32_t token = first_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
 		float    x = scaled && token < p->rows ? p->x_scales[token] : 1;
-		float2   two = head_gather(byte_scaled(total[i / 2 * 4 + i % 2], x, w[0]), byte_scaled(total[i / 2 * 4 + 2 + i % 2], x, w[1]));
+		float2   two = head_gather(byte_scaled(total[i / 2 * 4 + i % 2], x, w[0]),
+		    byte_scaled(total[i / 2 * 4 + 2 + i % 2], x, w[1]));
 
 		if (token >= p->rows || at >= p->tile_rows || first_row + at >= p->n)
 			continue;
@@ -873,7 +875,8 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 			if (p.heads.keys) {
 #pragma unroll
 				for (int t = 0; t < T; t++)
-					byte_store_heads<MT>(&p, total[t], 64 * (group + p.warpgroups * t) + warp % 4 * 16, first_row, first_token, lane);
+					byte_store_heads<MT>(&p, total[t], 64 * (group + p.warpgroups * t) + warp % 4 * 16, first_row,
+					    first_token, lane);
 				continue;
 			}
 #pragma unroll

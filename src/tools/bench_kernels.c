@@ -79,7 +79,8 @@ static const struct weight_kind {
 	{ "q6_k", WEIGHT_Q6_K, WEIGHT_INPUT_FLOAT, 0 }, { "q8_0", WEIGHT_Q8_0, WEIGHT_INPUT_FLOAT, 0 },
 };
 
-enum operation { OP_RMS_NORM, OP_SANDWICH, OP_QKV, OP_ROPE, OP_QKV_ROPE, OP_ATTENTION, OP_OUT, OP_GATE_UP, OP_SILU, OP_DOWN, OP_LOGITS,
+enum operation { OP_RMS_NORM, OP_SANDWICH, OP_QKV, OP_ROPE, OP_QKV_ROPE, OP_ATTENTION, OP_OUT, OP_GATE_UP, OP_SILU, OP_DOWN,
+	OP_LOGITS,
     OP_COUNT };
 
 static const char *const names[OP_COUNT] = { "rms_norm + residual", "two norms + residual", "linear qkv", "rope_kv_write",

@@ -832,7 +832,8 @@ static const struct heads_case {
 } heads_cases[] = {
 	{ 4, 1, 16, 4, 8, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 4, 2, 64, 64, 32, 72, false, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
 	{ 2, 1, 66, 4, 66, 128, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 9, 3, 24, 16, 10, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
-	{ 6, 2, 64, 64, 0, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT }, { 32, 2, 128, 64, 64, 192, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 6, 2, 64, 64, 0, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
+	{ 32, 2, 128, 64, 64, 192, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
 	{ 48, 8, 128, 64, 64, 128, false, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
 	{ 96, 8, 128, 16, 64, 64, true, WEIGHT_F32, WEIGHT_INPUT_FLOAT },
 	{ 4, 2, 64, 64, 32, 256, true, WEIGHT_Q4_0, WEIGHT_INPUT_FLOAT },
@@ -901,7 +902,8 @@ static void case_heads(struct totals *totals, int dtype, const struct heads_case
 	static const uint32_t counts[] = { 1, 2, 4, 9, 16, 33, HEADS_ROWS };
 	uint32_t              width = (c->q_heads + 2 * c->kv_heads) * c->head_dim;
 	struct random         random = { width };
-	struct pair           pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = HEADS_ROWS, .logit_rows = 1, .vocab = 64,
+	struct pair           pair = open_pair(totals, dtype,
+	    &(struct backend_limits){ .rows = HEADS_ROWS, .logit_rows = 1, .vocab = 64,
 	    .width = c->k, .q_heads = c->q_heads, .head_dim = c->head_dim });
 	struct kv_group_desc  desc = { 2, c->kv_heads, c->head_dim, c->block_size, HEADS_ROWS, KV_PAIRS, KV_FLOAT };
 	float                *bv = random_values(&random, width, 0.5f, 0, F32);

@@ -1,5 +1,5 @@
-/* emulate_matrix.cc: owns ldmatrix, stmatrix, mma and wgmma.  Invariant: what a lane holds of a matrix is written once, in the formulas of
- * fragments below, which tests/gpu/emulate/test_emulate.cc checks against plain ones.
+/* emulate_matrix.cc: owns ldmatrix, stmatrix, mma and wgmma.  Invariant: what a lane holds of a matrix is written once, in the
+ * formulas of fragments below, which tests/gpu/emulate/test_emulate.cc checks against plain ones.
  *
  * wgmma is taken warp by warp, as a device does: a warp multiplies its 16 rows of a by all of b.  An operation waits in its
  * warp's queue until a moment that the seed picks, at the latest the wait; from its issue to the wait its accumulators hold

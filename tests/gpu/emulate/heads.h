@@ -26,7 +26,8 @@ template <class T> struct head_world {
 	struct head_target   to;
 
 	head_world(const struct head_shape &s, uint32_t rows)
-	    : keys((size_t)BLOCKS * s.kv_heads * s.block_size * s.dim, from_float<T>(NAN)), values(keys), bias(s.width()), rotation(rows * (s.pairs + 1), { NAN, NAN }), slots(rows)
+	    : keys((size_t)BLOCKS * s.kv_heads * s.block_size * s.dim, from_float<T>(NAN)), values(keys), bias(s.width()),
+	      rotation(rows * (s.pairs + 1), { NAN, NAN }), slots(rows)
 	{
 		struct rope_frequencies frequencies;
 		std::vector<int32_t>    positions(rows);

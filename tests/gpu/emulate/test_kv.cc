@@ -39,8 +39,8 @@ template <class T> static void test_heads(const struct head_case *c, uint64_t se
 
 	std::vector<T>  before = qkv, values = keys;
 	struct head_job job = { qkv.data(), { c->writes ? keys.data() : NULL, c->writes ? values.data() : NULL, slots,
-		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs, 8,
-		c->swizzle }, NULL, c->norm ? q_norm.data() : NULL, c->norm ? k_norm.data() : NULL, 1e-5f, stride, 0, 0,
+		c->pairs ? rotation.data() : NULL, c->bias ? bias.data() : NULL, c->q_heads, c->kv_heads, c->dim, c->block_size, c->pairs,
+		8, c->swizzle }, NULL, c->norm ? q_norm.data() : NULL, c->norm ? k_norm.data() : NULL, 1e-5f, stride, 0, 0,
 		c->interleaved, KV_FLOAT,
 		{ &mark, 2 } };
 
@@ -122,8 +122,8 @@ template <class T> static void test_bytes(uint32_t dim, uint32_t block_size, boo
 		r = { cosf(angle), sinf(angle) };
 	}
 
-	struct head_job job = { qkv.data(), { keys.data(), values.data(), slots, rotated ? rotation.data() : NULL, NULL, q_heads, kv_heads,
-		dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, swizzle }, scales.data(), NULL, NULL, 1e-5f, stride,
+	struct head_job job = { qkv.data(), { keys.data(), values.data(), slots, rotated ? rotation.data() : NULL, NULL, q_heads,
+		kv_heads, dim, block_size, rotated ? dim / 2 - 1 : 0, dim / 2, swizzle }, scales.data(), NULL, NULL, 1e-5f, stride,
 		gap + block_size * dim, gap + 2 * block_size, false, type,
 		{ &mark, 2 } };
 
