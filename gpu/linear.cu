@@ -843,12 +843,19 @@ static bool takes_norm(const struct cuda_backend *cuda, const struct backend_wei
 	return w->int4 && int4_takes_norm(cuda, w) && to->data != cuda->norm.delta; /* which other blocks still read */
 }
 
+/* What was postponed for FROM is done, but for a norm that the product's own kernel takes. */
+static enum status settle_input(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *from,
+    const struct cuda_rows *to)
+{
+	return from == cuda->postponed && takes_norm(cuda, w, to) ? STATUS_OK : rows_settle(cuda, from);
+}
+
 static enum status run_product(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *from,
     struct cuda_rows *to)
 {
 	const void *input = from->data;
 
-	if (!(from == cuda->postponed && takes_norm(cuda, w, to)) && rows_settle(cuda, from))
+	if (settle_input(cuda, w, from, to))
 		return cuda->fault;
 	if (w->input != WEIGHT_INPUT_FLOAT && w->data) {
 		enum status status = from->width > cuda->scratch.limits.width ? STATUS_INVALID :
@@ -976,7 +983,7 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 	if (cuda->step.batch && w->int4 && w->input == WEIGHT_INPUT_FLOAT && int4_is_gated(cuda, w, job.rows) &&
 	    w->columns == from->width && w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows &&
 	    job.rows <= to->rows) {
-		if (linear_settle(cuda) || (!(from == cuda->postponed && takes_norm(cuda, w, to)) && rows_settle(cuda, from)))
+		if (linear_settle(cuda) || settle_input(cuda, w, from, to))
 			return cuda->fault;
 		status = int4_run(cuda, w, job.x, job.x_stride, job.rows, job.y, job.y_stride, 0, 1);
 		rows_written(to);
