@@ -6,7 +6,7 @@ template <class T, int DIM, int TILES, class E> static enum status launch_tiles(
     const struct hopper_job *job)
 {
 	return launch(cuda, "own attention of decodes", cuda->step.dependent, hopper_byte_kernel<T, DIM, TILES, E>,
-	    (uint32_t)cuda->multiprocessors, BYTE_THREADS, hopper_byte_sizes<T, DIM, TILES>::shared, *job);
+	    (uint32_t)cuda->multiprocessors, HOPPER_THREADS, hopper_byte_sizes<T, DIM, TILES>::shared, *job);
 }
 
 template <class T, int DIM> static enum status launch_dim(struct cuda_backend *cuda, const struct hopper_job *job, uint32_t tiles,

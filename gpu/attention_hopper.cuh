@@ -11,7 +11,8 @@
  *      run          put together with those of the group before it (attention_plan.h)
  *      unit         o / l into y if it is the only one, else a partial result (m, l, o)
  *      clerk        counts units of which all has been written: a round trip to L2, while the others are in the next unit
- *      last block of a sequence to arrive: partial results in the order of the context ─► y
+ *      last block of a sequence to arrive: partial results in the order of the context ─► y; by two warps that assist, beside
+ *                   the next unit's work, or, when there is none, by the eight
  *      or, of units that are shared, each block of the sequence, when it has done its units: waits for all, its columns ─► y
  *
  * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
@@ -43,7 +44,9 @@
 
 enum {
 	HOPPER_WARPS = 8, HOPPER_CONSUMERS = 32 * HOPPER_WARPS,
-	HOPPER_THREADS = HOPPER_CONSUMERS + 64, /* and the producer's warp, and the clerk's */
+	HOPPER_ASSISTANTS = 2,                  /* warps */
+	HOPPER_THREADS = HOPPER_CONSUMERS + 64 + 32 * HOPPER_ASSISTANTS, /* the producer's warp and the clerk's among them */
+	HOPPER_REGISTERS = 200, HOPPER_REGISTERS_OTHERS = 104, /* of a thread; 168 on average */
 	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
 	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
 	HOPPER_UNROLL = 4,                      /* results whose loads are under way, of those that are put together */
@@ -234,13 +237,13 @@ __device__ static inline void hopper_factors(float *m, float other, float *a, fl
 
 __device__ static inline float hopper_sum(float x, float a, float y, float b) { return __fmaf_rn(x, a, __fmul_rn(y, b)); }
 
-/* COUNT results of a sequence, STEP rows apart from FIRST on, for a tile of LIVE rows become y: those of GROUP one after the other,
- * then those of the groups.  By all consumers. */
-template <class T, int DIM, int GROUP> __device__ static inline void hopper_combine(const struct hopper_job *job,
-    const struct hopper_row *rows, uint32_t live, size_t first, size_t step, uint32_t count)
+/* COUNT results of a sequence, STEP rows apart from FIRST on, for ROWS rows, of which LIVE are there, become y: those of GROUP
+ * one after the other, then those of the groups.  By THREADS threads, which have four columns each. */
+template <class T, int DIM, int THREADS, int ROWS, int GROUP> __device__ static inline void hopper_combine(
+    const struct hopper_job *job, const struct hopper_row *rows, uint32_t live, size_t first, size_t step, uint32_t count)
 {
-	constexpr uint32_t lanes = DIM / 4, apart = HOPPER_CONSUMERS / lanes, each = 16 / apart; /* of a row, four columns each */
-	uint32_t           column = threadIdx.x % lanes * 4, mine = threadIdx.x / lanes;
+	constexpr uint32_t lanes = DIM / 4, apart = THREADS / lanes, each = (ROWS + apart - 1) / apart;
+	uint32_t           column = threadIdx.x % lanes * 4, mine = threadIdx.x % THREADS / lanes;
 	float              m[each] = {}, l[each] = {}, o[each][4] = {}; /* of the groups so far */
 
 	for (uint32_t j = 0; j < count; j += HOPPER_UNROLL) {
@@ -321,7 +324,7 @@ template <class T, int DIM, int GROUP> __device__ static inline void hopper_comb
 
 /* What is left to do for a unit whose result is one of several, the HANDED-th of this block: if it was the last to arrive,
  * puts them together. */
-template <class T, int DIM> __device__ static inline void hopper_finish(const struct hopper_job *job,
+template <class T, int DIM, int THREADS, int ROWS> __device__ static inline void hopper_finish(const struct hopper_job *job,
     const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t handed)
 {
 	const struct hopper_row *rows = (const struct hopper_row *)((const char *)unit + 64);
@@ -329,11 +332,13 @@ template <class T, int DIM> __device__ static inline void hopper_finish(const st
 	size_t                   step = (size_t)unit->unit.rows * job->partial_heads;
 
 	barrier_wait(&shared.decided[handed % 2], handed / 2 % 2);
-	for (uint32_t t = 0; t < live && shared.last[handed % 2]; t += 16)
+	if (unit->unit.shared || !shared.last[handed % 2])
+		return;
+	for (uint32_t r = 0; r < live; r += ROWS)
 		if (unit->grouped)
-			hopper_combine<T, DIM, 1>(job, rows + t, live - t, unit->first + t, step, count);
+			hopper_combine<T, DIM, THREADS, ROWS, 1>(job, rows + r, live - r, unit->first + r, step, count);
 		else
-			hopper_combine<T, DIM, ATTENTION_GROUP>(job, rows + t, live - t, unit->first + t, step, count);
+			hopper_combine<T, DIM, THREADS, ROWS, ATTENTION_GROUP>(job, rows + r, live - r, unit->first + r, step, count);
 }
 
 /* Where the results of a sequence begin, for the unit's head and pass, in rows of heads. */
@@ -344,40 +349,52 @@ __device__ static inline size_t hopper_results(const struct hopper_job *job, con
 
 /* Groups of four columns [FROM, END) of the unit's rows, counted through all rows, become y as in hopper_combine; results of a
  * group of GROUP side by side, at SCRATCH.  By all consumers. */
-template <class T, int DIM> __device__ static inline void hopper_combine_share(const struct hopper_job *job,
-    const struct attention_unit *unit, char *scratch, uint32_t group, uint32_t from, uint32_t end)
+template <class T, int DIM, int GROUP> __device__ static inline void hopper_combine_share(const struct hopper_job *job,
+    const struct attention_unit *unit, char *scratch, uint32_t from, uint32_t end)
 {
-	uint32_t count = unit->results, groups = (count + group - 1) / group, wanted = end - from;
+	constexpr uint32_t each = HOPPER_UNROLL / GROUP > 2 ? 2 : 1; /* groups whose loads are under way */
+	uint32_t count = unit->results, groups = (count + GROUP - 1) / GROUP, wanted = end - from;
 	size_t   first = hopper_results(job, unit), step = (size_t)unit->rows * job->partial_heads;
 	float4  *x = (float4 *)scratch; /* [groups][wanted] */
 	float2  *sums = (float2 *)(x + wanted * groups);
 	float    a, b;
 
-	for (uint32_t task = threadIdx.x; task < wanted * groups; task += HOPPER_CONSUMERS) {
-		uint32_t j = task / wanted * group, at = from + task % wanted;
-		float4   v[ATTENTION_GROUP];
-		float2   its[ATTENTION_GROUP];
+	for (uint32_t task = threadIdx.x; task < wanted * groups; task += each * HOPPER_CONSUMERS) {
+		float4 v[each][GROUP];
+		float2 its[each][GROUP];
 
 #pragma unroll
-		for (uint32_t n = 0; n < ATTENTION_GROUP; n++)
-			if (n < group && j + n < count) {
-				size_t row = first + (j + n) * step + at / (DIM / 4);
+		for (uint32_t i = 0; i < each; i++) {
+			uint32_t mine = task + i * HOPPER_CONSUMERS, j = mine / wanted * GROUP, at = from + mine % wanted;
 
-				v[n] = __ldcg((const float4 *)(job->partials + row * DIM + at % (DIM / 4) * 4));
-				its[n] = __ldcg((const float2 *)job->sums + row);
-			}
 #pragma unroll
-		for (uint32_t n = 1; n < ATTENTION_GROUP; n++)
-			if (n < group && j + n < count) {
-				hopper_factors(&its[0].x, its[n].x, &a, &b);
-				its[0].y = hopper_sum(its[0].y, a, its[n].y, b);
-				v[0].x = hopper_sum(v[0].x, a, v[n].x, b);
-				v[0].y = hopper_sum(v[0].y, a, v[n].y, b);
-				v[0].z = hopper_sum(v[0].z, a, v[n].z, b);
-				v[0].w = hopper_sum(v[0].w, a, v[n].w, b);
-			}
-		x[task] = v[0];
-		sums[task] = its[0];
+			for (uint32_t n = 0; n < GROUP; n++)
+				if (j + n < count) {
+					size_t row = first + (j + n) * step + at / (DIM / 4);
+
+					v[i][n] = __ldcg((const float4 *)(job->partials + row * DIM + at % (DIM / 4) * 4));
+					its[i][n] = __ldcg((const float2 *)job->sums + row);
+				}
+		}
+#pragma unroll
+		for (uint32_t i = 0; i < each; i++) {
+			uint32_t mine = task + i * HOPPER_CONSUMERS, j = mine / wanted * GROUP;
+
+			if (j >= count)
+				break;
+#pragma unroll
+			for (uint32_t n = 1; n < GROUP; n++)
+				if (j + n < count) {
+					hopper_factors(&its[i][0].x, its[i][n].x, &a, &b);
+					its[i][0].y = hopper_sum(its[i][0].y, a, its[i][n].y, b);
+					v[i][0].x = hopper_sum(v[i][0].x, a, v[i][n].x, b);
+					v[i][0].y = hopper_sum(v[i][0].y, a, v[i][n].y, b);
+					v[i][0].z = hopper_sum(v[i][0].z, a, v[i][n].z, b);
+					v[i][0].w = hopper_sum(v[i][0].w, a, v[i][n].w, b);
+				}
+			x[mine] = v[i][0];
+			sums[mine] = its[i][0];
+		}
 	}
 	named_barrier_sync(1, HOPPER_CONSUMERS);
 	for (uint32_t at = threadIdx.x; at < wanted; at += HOPPER_CONSUMERS) {
@@ -427,14 +444,12 @@ template <class T, int DIM> __device__ static inline void hopper_share(const str
 {
 	for (struct attention_unit unit = hopper_first(job);; hopper_next(job, &unit)) {
 		uint32_t *counter = (uint32_t *)job->arrived + hopper_results(job, &unit), run = attention_run_own((uint32_t)unit.context);
-		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), from = 0, end = all, group = 1, span = run * ATTENTION_GROUP;
+		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), from = 0, end = all, span;
+		bool      complete = true;
 
 		if (!unit.shared)
 			continue;
-		if (((uint32_t)unit.context + run - 1) / run == unit.results) {
-			group = ATTENTION_GROUP;
-			span = run;
-		}
+		span = attention_span((uint32_t)unit.context, unit.results);
 #ifdef __CUDA_ARCH__
 		end = (all + unit.results - 1) / unit.results;
 		from = min((uint32_t)unit.begin / span * end, all);
@@ -442,18 +457,19 @@ template <class T, int DIM> __device__ static inline void hopper_share(const str
 		if (threadIdx.x == 0)
 			while (load_acquire(counter) < unit.results)
 				;
+#else
+		complete = load_acquire(counter) == unit.results;
+#endif
 		named_barrier_sync(1, HOPPER_CONSUMERS);
-		hopper_combine_share<T, DIM>(job, &unit, shared.ring, group, from, end);
+		if (complete && span > run)
+			hopper_combine_share<T, DIM, 1>(job, &unit, shared.ring, from, end);
+		else if (complete)
+			hopper_combine_share<T, DIM, ATTENTION_GROUP>(job, &unit, shared.ring, from, end);
+#ifdef __CUDA_ARCH__
 		if (threadIdx.x == 0)
 			atomicInc(counter, 2 * unit.results - 1);
 #else
-		bool last = load_acquire(counter) == unit.results;
-
-		(void)span;
-		named_barrier_sync(1, HOPPER_CONSUMERS);
-		if (last)
-			hopper_combine_share<T, DIM>(job, &unit, shared.ring, group, from, end);
-		if (last && threadIdx.x == 0)
+		if (complete && threadIdx.x == 0)
 			*counter = 0;
 #endif
 		if (--waiting == 0)
@@ -496,13 +512,13 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_begi
 		for (uint32_t r = 0; r < 2; r++)
 			state->limit[t][r] = rows[16 * t + 8 * r].limit;
 	state->half = TILES > 1 && !__any_sync(~0u, state->limit[TILES - 1][1]);
+}
+
+template <class T, int DIM, int TILES> __device__ static inline void hopper_begin_run(struct hopper_state<DIM, TILES> *state)
+{
 #pragma unroll
 	for (uint32_t k = 0; k < DIM / 16 && TILES == 1; k++)
 		hopper_query<T, DIM, TILES>(state, 0, k, state->q[k]);
-}
-
-template <int DIM, int TILES> __device__ static inline void hopper_begin_run(struct hopper_state<DIM, TILES> *state)
-{
 #pragma unroll
 	for (uint32_t t = 0; t < TILES; t++) {
 		for (uint32_t r = 0; r < 2; r++) {
@@ -799,7 +815,7 @@ template <class T, int DIM, int TILES> template <int WIDTH> __device__ inline vo
 	for (int32_t begin = first; begin < last; begin += run) {
 		int32_t end = last - begin < run ? last : begin + run;
 
-		hopper_begin_run<DIM, WIDTH>(&state);
+		hopper_begin_run<T, DIM, WIDTH>(&state);
 		hopper_run<T, DIM, TILES, WIDTH>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
 		hopper_end_run<DIM, WIDTH>(shared, &state, begin == first, end == last);
 	}
@@ -812,42 +828,56 @@ template <class T, int DIM, int TILES, int WIDTH, class PAGES> __device__ static
 {
 	typedef hopper_sizes<T, DIM, TILES> sizes;
 	uint32_t lane = threadIdx.x % 32, brought = 0, handed = 0, waiting = 0;
+	const struct hopper_unit *unit;
 
-	for (uint32_t number = 0, slot = 0, before = 0;; number++, before = slot, slot = (slot + 1) % HOPPER_SLOTS) {
-		const struct hopper_unit *last = (const struct hopper_unit *)(shared.slots + before * sizes::slot);
-		const struct hopper_unit *unit = (const struct hopper_unit *)(shared.slots + slot * sizes::slot);
-		uint32_t                  results;
-
+	for (uint32_t number = 0, slot = 0;; number++, slot = (slot + 1) % HOPPER_SLOTS) {
+		unit = (const struct hopper_unit *)(shared.slots + slot * sizes::slot);
 		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
-		results = unit->unit.results;
-		if (results)
-			PAGES::template consume<WIDTH>(job, unit, shared, &brought);
-		if (results > 1) {
-			__syncwarp();
-			if (lane == 0)
-				barrier_arrive(&shared.stored[handed % 2]);
-		}
-		if (number > 0) {
-			if (last->unit.shared)
-				hopper_counted(shared, handed - 1);
-			else if (WIDTH == TILES && last->unit.results > 1) /* narrow units are shared */
-				hopper_finish<T, DIM>(job, last, shared, handed - 1);
-			__syncwarp();
-			if (lane == 0)
-				barrier_arrive(&shared.forgotten[before]);
-		}
-		if (!results)
-			break;
-		handed += results > 1;
+		if (!unit->unit.results)
+			return;
+		PAGES::template consume<WIDTH>(job, unit, shared, &brought);
+		if (unit->unit.results > 1 && handed > 1) /* long known: that no warp falls a phase behind */
+			barrier_wait(&shared.decided[handed % 2], (handed / 2 + 1) % 2);
+		__syncwarp();
+		if (unit->unit.results > 1 && lane == 0)
+			barrier_arrive(&shared.stored[handed % 2]);
+		if (unit->unit.shared)
+			hopper_counted(shared, handed);
 		waiting += unit->unit.shared;
-		if (unit->unit.next < 0 && (results == 1 || unit->unit.shared)) { /* nothing is left to do but with all blocks */
-			if (unit->unit.shared)
-				hopper_counted(shared, handed - 1);
+		handed += unit->unit.results > 1;
+		if (unit->unit.next < 0)
 			break;
-		}
+		__syncwarp();
+		if (lane == 0)
+			barrier_arrive(&shared.forgotten[slot]);
 	}
 	if (waiting)
-		hopper_share<T, DIM>(job, shared, waiting);
+		hopper_share<T, DIM>(job, shared, waiting); /* while the last word about the last unit comes */
+	if (WIDTH == TILES && unit->unit.results > 1 && !unit->unit.shared) /* narrow units are shared */
+		hopper_finish<T, DIM, HOPPER_CONSUMERS, 16>(job, unit, shared, handed - 1);
+}
+
+/* ---- Assistants ---- */
+
+/* Finish units but the block's last one, beside the others' work: nobody waits for them. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_assist(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	uint32_t handed = 0;
+
+	for (uint32_t number = 0, slot = 0;; number++, slot = (slot + 1) % HOPPER_SLOTS) {
+		const struct hopper_unit *unit = (const struct hopper_unit *)(shared.slots + slot * hopper_sizes<T, DIM, TILES>::slot);
+
+		barrier_wait(&shared.known[slot], number / HOPPER_SLOTS % 2);
+		if (!unit->unit.results || unit->unit.next < 0)
+			return;
+		if (unit->unit.results > 1)
+			hopper_finish<T, DIM, 32 * HOPPER_ASSISTANTS, 4>(job, unit, shared, handed);
+		handed += unit->unit.results > 1;
+		__syncwarp();
+		if (threadIdx.x % 32 == 0)
+			barrier_arrive(&shared.forgotten[slot]);
+	}
 }
 
 /* ---- The clerk ---- */
@@ -865,7 +895,6 @@ template <class T, int DIM, int TILES> __device__ static inline size_t hopper_te
 	struct hopper_unit told = { *unit, 0, 0, attention_run_own((uint32_t)unit->context), 0 };
 	struct hopper_row  its = { 0, 0 };
 	uint32_t from[16 * TILES / apart]; /* in chunks */
-	uint4    q[16 * TILES / apart];
 
 	query += (uint32_t)unit->first_row;
 	head = (unit->head * job->group + head) * DIM;
@@ -885,19 +914,19 @@ template <class T, int DIM, int TILES> __device__ static inline size_t hopper_te
 		told.at = told.first + (size_t)((uint32_t)unit->begin / span) * unit->rows * job->partial_heads;
 		told.grouped = span > told.run;
 	}
+	if (number >= HOPPER_SLOTS)
+		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
 	dependency_wait(); /* nothing is left to do but to read q */
 #pragma unroll
 	for (uint32_t i = 0; i < 16 * TILES / apart; i++)
-		q[i] = lane / chunks + i * apart < live ? ((const uint4 *)job->qkv)[from[i]] : make_uint4(0, 0, 0, 0);
-	if (number >= HOPPER_SLOTS)
-		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);
+		cp_async_16(shared_address(to + sizes::q + (lane / chunks + i * apart) * sizes::q_row + lane % chunks * 16),
+		    (const uint4 *)job->qkv + from[i], lane / chunks + i * apart < live ? 16 : 0);
+	cp_async_commit();
 	if (lane == 0)
 		*(struct hopper_unit *)to = told;
 	if (lane < 16 * TILES)
 		((struct hopper_row *)(to + 64))[lane] = its;
-#pragma unroll
-	for (uint32_t i = 0; i < 16 * TILES / apart; i++)
-		*(uint4 *)(to + sizes::q + (lane / chunks + i * apart) * sizes::q_row + lane % chunks * 16) = q[i];
+	cp_async_wait<0>();
 	__syncwarp();
 	if (lane == 0)
 		barrier_arrive(&shared.known[slot]);
@@ -956,7 +985,7 @@ __device__ static inline void hopper_init(const struct hopper_shared_parts &shar
 		}
 		for (uint32_t s = 0; s < HOPPER_SLOTS; s++) {
 			barrier_init(&shared.known[s], 1);
-			barrier_init(&shared.forgotten[s], HOPPER_WARPS);
+			barrier_init(&shared.forgotten[s], HOPPER_WARPS + HOPPER_ASSISTANTS);
 		}
 		for (uint32_t s = 0; s < 2; s++) {
 			barrier_init(&shared.stored[s], HOPPER_WARPS);
@@ -965,6 +994,16 @@ __device__ static inline void hopper_init(const struct hopper_shared_parts &shar
 		fence_barrier_init();
 	}
 	__syncthreads();
+}
+
+/* What warps behind the producer's do. */
+template <class T, int DIM, int TILES> __device__ static inline void hopper_serve(const struct hopper_job *job,
+    const struct hopper_shared_parts &shared)
+{
+	if (threadIdx.x / 32 == HOPPER_WARPS + 1)
+		hopper_manage<T, DIM, TILES>(job, shared);
+	else
+		hopper_assist<T, DIM, TILES>(job, shared);
 }
 
 /* What consumers do from the beginning to the end. */
@@ -990,12 +1029,16 @@ template <class T, int DIM, int TILES> static __global__ void __launch_bounds__(
 
 	hopper_init(shared, hopper_sizes<T, DIM, TILES>::stages, HOPPER_WARPS);
 	dependents_launch();
+	if (threadIdx.x < HOPPER_CONSUMERS) {
+		registers_raise<HOPPER_REGISTERS>();
+		hopper_consume<T, DIM, TILES, hopper_pages<T, DIM, TILES>>(&job, shared);
+		return;
+	}
+	registers_lower<HOPPER_REGISTERS_OTHERS>();
 	if (threadIdx.x / 32 == HOPPER_WARPS)
 		hopper_produce<T, DIM, TILES>(&job, shared);
-	else if (threadIdx.x / 32 > HOPPER_WARPS)
-		hopper_manage<T, DIM, TILES>(&job, shared);
 	else
-		hopper_consume<T, DIM, TILES, hopper_pages<T, DIM, TILES>>(&job, shared);
+		hopper_serve<T, DIM, TILES>(&job, shared);
 #endif
 }
 

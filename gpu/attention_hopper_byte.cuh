@@ -28,7 +28,6 @@
 #include <type_traits>
 
 enum {
-	BYTE_THREADS = HOPPER_CONSUMERS + 128, /* and the producer's warp, and the clerk's, in a group that gives registers away */
 	BYTE_SETS = 4,              /* of pages of a run; warps 2j and 2j + 1 have one each */
 	BYTE_TILES = ATTENTION_PAGE / 8,
 	BYTE_AT_ONCE = 4,           /* tiles of 8 tokens whose products are under way: what registers are there for */
@@ -580,7 +579,7 @@ hopper_byte_pages<T, DIM, TILES, E>::consume(const struct hopper_job *job, const
 }
 
 /* As many blocks as `units` were planned for. */
-template <class T, int DIM, int TILES, class E> static __global__ void __launch_bounds__(BYTE_THREADS, 1)
+template <class T, int DIM, int TILES, class E> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_byte_kernel(struct hopper_job job)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -589,15 +588,15 @@ template <class T, int DIM, int TILES, class E> static __global__ void __launch_
 	hopper_init(shared, hopper_byte_sizes<T, DIM, TILES>::stages, 2);
 	dependents_launch();
 	if (threadIdx.x < HOPPER_CONSUMERS) {
-		registers_raise<192>();
+		registers_raise<HOPPER_REGISTERS>();
 		hopper_consume<T, DIM, TILES, hopper_byte_pages<T, DIM, TILES, E>>(&job, shared);
 		return;
 	}
-	registers_lower<120>();
+	registers_lower<HOPPER_REGISTERS_OTHERS>();
 	if (threadIdx.x / 32 == HOPPER_WARPS)
 		hopper_byte_produce<T, DIM, TILES>(&job, shared);
-	else if (threadIdx.x / 32 == HOPPER_WARPS + 1)
-		hopper_manage<T, DIM, TILES>(&job, shared);
+	else
+		hopper_serve<T, DIM, TILES>(&job, shared);
 #endif
 }
 

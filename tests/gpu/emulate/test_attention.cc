@@ -237,7 +237,7 @@ template <class T, int DIM, int TILES, class E> static std::vector<T> run(const 
 	options.before.push_back({ sums.data(), sums.size() * sizeof(float) });
 	options.before.push_back({ arrived.data(), arrived.size() * sizeof(int32_t) });
 	if constexpr (kv_is_byte<E>)
-		error = emulate(blocks, BYTE_THREADS, hopper_byte_sizes<T, DIM, TILES>::shared, options,
+		error = emulate(blocks, HOPPER_THREADS, hopper_byte_sizes<T, DIM, TILES>::shared, options,
 		    [&] { hopper_byte_kernel<T, DIM, TILES, E>(job); });
 	else
 		error = emulate(blocks, HOPPER_THREADS, hopper_sizes<T, DIM, TILES>::shared, options,
