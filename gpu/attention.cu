@@ -53,10 +53,15 @@ template <class T, int DIM, class E> static enum status launch_decode(struct cud
 	    (uint32_t)(work < blocks ? work : blocks), DECODE_THREADS, decode_shared<E, DIM>(), *job);
 }
 
+template <class T, int DIM, int PARTS> static enum status launch_parts(struct cuda_backend *cuda, const struct hopper_job *own)
+{
+	return launch(cuda, "own attention of decodes", cuda->step.dependent, hopper_kernel<T, DIM, PARTS>,
+	    (uint32_t)cuda->multiprocessors, HOPPER_THREADS, hopper_sizes<T, DIM, PARTS>::shared, *own);
+}
+
 template <class T, int DIM, class E> static enum status launch_own(struct cuda_backend *cuda, const struct attention_job *job)
 {
 	const struct step *step = &cuda->step;
-	uint32_t           blocks = (uint32_t)cuda->multiprocessors;
 
 	if (step->rung == CUDA_RUNGS_MAX && step->work_max == 0 && !step->uncovered)
 		return STATUS_OK;
@@ -67,13 +72,13 @@ template <class T, int DIM, class E> static enum status launch_own(struct cuda_b
 		.group = job->group, .partial_heads = job->partial_heads, .scale = job->scale, .full = job->full,
 		.mark = mark_next(cuda, FAULT_ATTENTION_DECODES) };
 	if constexpr (kv_is_byte<E>)
-		return attention_byte_launch(cuda, &own, DIM, step->pass_tiles[job->kv_group], cuda->kv[job->kv_group].desc.type);
-	else if (step->pass_tiles[job->kv_group] == 1)
-		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 1>, blocks, HOPPER_THREADS,
-		    hopper_sizes<T, DIM, 1>::shared, own);
+		return attention_byte_launch(cuda, &own, DIM, step->pass_parts[job->kv_group], cuda->kv[job->kv_group].desc.type);
+	else if (step->pass_parts[job->kv_group] == 2)
+		return launch_parts<T, DIM, 2>(cuda, &own);
+	else if (step->pass_parts[job->kv_group] == 3)
+		return launch_parts<T, DIM, 3>(cuda, &own);
 	else
-		return launch(cuda, "own attention of decodes", step->dependent, hopper_kernel<T, DIM, 2>, blocks, HOPPER_THREADS,
-		    hopper_sizes<T, DIM, 2>::shared, own);
+		return launch_parts<T, DIM, 4>(cuda, &own);
 }
 
 template <class T, int DIM, class E> static enum status launch_pages(struct cuda_backend *cuda, struct attention_job *job)
@@ -111,17 +116,18 @@ template <class T, int DIM, class E> static enum status allow_pages(struct cuda_
 	return status ? status : allow_shared(cuda, decode_kernel<T, DIM, E>, (int)decode_shared<E, DIM>(), "cudaFuncSetAttribute");
 }
 
+template <class T, int DIM, int PARTS> static enum status allow_parts(struct cuda_backend *cuda)
+{
+	return allow_shared(cuda, hopper_kernel<T, DIM, PARTS>, (int)hopper_sizes<T, DIM, PARTS>::shared,
+	    "cudaFuncSetAttribute");
+}
+
 template <class T, int DIM> static enum status prepare(struct cuda_backend *cuda)
 {
-	cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-
 	if (allow_pages<T, DIM, T>(cuda) || allow_pages<T, DIM, kv_f8>(cuda) || allow_pages<T, DIM, kv_i8>(cuda))
 		return cuda->fault;
 	if (cuda->kernels == KERNELS_OWN &&
-	    (cuda_check(cuda, cudaFuncSetAttribute(hopper_kernel<T, DIM, 1>, most, (int)hopper_sizes<T, DIM, 1>::shared),
-	         "cudaFuncSetAttribute") ||
-	        cuda_check(cuda, cudaFuncSetAttribute(hopper_kernel<T, DIM, 2>, most, (int)hopper_sizes<T, DIM, 2>::shared),
-	            "cudaFuncSetAttribute")))
+	    (allow_parts<T, DIM, 2>(cuda) || allow_parts<T, DIM, 3>(cuda) || allow_parts<T, DIM, 4>(cuda)))
 		return cuda->fault;
 	return STATUS_OK;
 }

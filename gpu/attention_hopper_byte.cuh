@@ -1,17 +1,19 @@
 /* attention_hopper_byte.cuh: own decode attention over pages of bytes (attention_hopper.cuh) with scales.
  *
  * Units, the clerk, the ring and how results of units become y are those of pages of T.  What differs is what a warp does: bytes
- * take more instructions than 16 bits, so that what a pass costs is not memory but how well warps are kept busy.  Warps have pages
- * of their own and wait for no other one until a run ends:
+ * take more instructions than 16 bits, so that what a pass costs is not memory but how well warps are kept busy.  Two warps have
+ * pages of their own and wait for no others until a run ends:
  *
- *      warps 2j, 2j + 1   pages j, j + 4, … of the ring: s = q kᵀ ─► p = 2^(s − m) in registers ─► o += p v, all of a page;
- *                         in a pass of one tile: half of the columns each, of two: a tile each
+ *      warps 2j, 2j + 1   pages j, j + 4, … of the ring, half of the tokens each: s = k qᵀ ─► maxima
+ *                         (barrier of the two) ─► p = 2^(s − m), to shared memory
+ *                         (barrier of the two) ─► half of the columns each: o += vᵀ p over all of the page's tokens
  *      run                (m, l, o) of the four sets of pages in their order, through shared memory ─► put together with the
  *                         runs of the group before it
  *
- * So the two warps of a scheduler have different pages, and the one multiplies while the other one is at its softmax.
+ * So no byte is widened twice, and the two warps of a scheduler have different pages: the one multiplies while the other one is at
+ * its softmax.  Bytes are the first operand of mma, the pass's rows the second, in parts of eight.
  *
- * Sets count from the run's first page, whichever warps have it.  So a row's bits are the same with one tile and with two.
+ * Sets count from the run's first page, whichever warps have it.  So a row's bits are the same with any number of parts.
  *
  * A page of a head is one record in the pool, brought by one copy, whole: keys [64][DIM], values [64][DIM], scales of keys [64],
  * of values [64].  Chunks of 16 bytes are swapped as byte_tile_at says.  Rows behind the context are masked: bytes are numbers,
@@ -29,36 +31,37 @@
 
 enum {
 	BYTE_SETS = 4,              /* of pages of a run; warps 2j and 2j + 1 have one each */
-	BYTE_TILES = ATTENTION_PAGE / 8,
-	BYTE_AT_ONCE = 4,           /* tiles of 8 tokens whose products are under way: what registers are there for */
 	BYTE_Q_UP = 14,             /* the largest of a row of q is below 2^(BYTE_Q_UP + 1), weights times scales are below that, too */
 	BYTE_EXPONENT = 23          /* where the exponent lies in a float32 */
 };
 static_assert(HOPPER_WARPS == 2 * BYTE_SETS, "two warps for a set");
 
+/* Of results of sets, in floats: rows 2t lie in different banks. */
+template <int DIM> constexpr uint32_t byte_row = DIM + 8;
+
 /* Bytes. */
-template <class T, int DIM, int TILES> struct hopper_byte_sizes {
+template <class T, int DIM, int PARTS> struct hopper_byte_sizes {
+	static constexpr int held = PARTS + PARTS % 2; /* parts of eight rows that a slot holds: whole tiles */
 	static constexpr uint32_t page = 2 * ATTENTION_PAGE * (DIM + (uint32_t)sizeof(float)); /* of a KV head: a record */
 	/* A multiple of the sets: a warp sees every phase of the stages that it waits for. */
 	static constexpr uint32_t stages = (136 << 10) / page / BYTE_SETS * BYTE_SETS;
-	static constexpr uint32_t slot = hopper_sizes<T, DIM, TILES>::slot;
-	static constexpr uint32_t row = DIM + 16; /* of results of sets, in floats: rows g and g + 1 lie in different banks */
-	static constexpr uint32_t results = BYTE_SETS * 16 * (row + 2) * sizeof(float); /* of a tile */
-	static constexpr uint32_t totals = TILES * (DIM / 16 + 2) * HOPPER_CONSUMERS * sizeof(float); /* o, m, l of each thread */
+	static constexpr uint32_t slot = hopper_sizes<T, DIM, held>::slot;
+	static constexpr uint32_t results = BYTE_SETS * 16 * (byte_row<DIM> + 3) * sizeof(float); /* of a tile */
+	static constexpr uint32_t totals = held / 2 * (DIM / 16 + 2) * HOPPER_CONSUMERS * sizeof(float); /* o, m, l of each thread */
 	static constexpr uint32_t shared = stages * page + HOPPER_SLOTS * slot + results + totals +
 	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
 };
 
-template <class T, int DIM, int TILES> __device__ static inline struct hopper_shared_parts hopper_byte_parts(char *shared)
+template <class T, int DIM, int PARTS> __device__ static inline struct hopper_shared_parts hopper_byte_parts(char *shared)
 {
-	typedef hopper_byte_sizes<T, DIM, TILES> sizes;
+	typedef hopper_byte_sizes<T, DIM, PARTS> sizes;
 	struct hopper_shared_parts               parts;
 
 	parts.ring = shared;
 	parts.slots = parts.ring + sizes::stages * sizes::page;
 	parts.weights = NULL;
 	parts.sums = (float *)(parts.slots + HOPPER_SLOTS * sizes::slot); /* results: [set][row], o, then (m, l) */
-	parts.maxima = parts.sums + BYTE_SETS * 16 * sizes::row;
+	parts.maxima = parts.sums + BYTE_SETS * 16 * byte_row<DIM>;
 	parts.totals = parts.sums + sizes::results / sizeof(float);
 	parts.full = (mbarrier *)(parts.totals + sizes::totals / sizeof(float));
 	parts.empty = parts.full + sizes::stages;
@@ -112,10 +115,10 @@ __device__ static inline int32_t byte_exponent(float x)
 
 /* ---- The producer ---- */
 
-template <class T, int DIM, int TILES> __device__ static inline void hopper_byte_produce(const struct hopper_job *job,
+template <class T, int DIM, int PARTS> __device__ static inline void hopper_byte_produce(const struct hopper_job *job,
     const struct hopper_shared_parts &shared)
 {
-	typedef hopper_byte_sizes<T, DIM, TILES> sizes;
+	typedef hopper_byte_sizes<T, DIM, PARTS> sizes;
 	uint32_t              lane = threadIdx.x % 32, brought = 0;
 	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
 	bool                  waited = false;
@@ -158,7 +161,7 @@ template <class T, int DIM, int TILES> __device__ static inline void hopper_byte
 
 /* ---- Consumers ---- */
 
-template <int DIM> constexpr uint32_t byte_q_row = hopper_sizes<__half, DIM, 1>::q_row; /* as that of T */
+template <int DIM> constexpr uint32_t byte_q_row = hopper_q_row<__half, DIM>; /* as that of T */
 
 /* The order of q in a row, so that ldmatrix gives a lane what belongs to four bytes of a key: of each 16 dimensions the first two
  * of four, then the last two. */
@@ -196,250 +199,306 @@ template <class T, int DIM, int ROWS> __device__ static inline void byte_query(c
 	named_barrier_sync(1, HOPPER_CONSUMERS);
 }
 
-/* What a warp knows of a unit, for one tile: its rows' q, and its columns of the results of a set.  m and l are those of rows g and
- * g + 8; sums l are of each lane's own tokens.  o is times 2^14 / 2^of. */
-template <int DIM, int COLUMNS> struct byte_state {
-	uint32_t at, q[DIM / 16][4]; /* where q lies; in a pass of one tile it is in registers, of two there are not enough */
-	float    o[COLUMNS / 8][4], m[2], l[2], factor[2]; /* of scores */
-	int32_t  of[2], limit[2];                          /* tokens of the run that a row sees end there */
+/* What a warp knows of a unit.  Tokens, then columns of values, are the 16 rows of a tile, and the pass's rows its columns, in
+ * parts of eight.  m, `of` and `factor` are those of row `lane`, o and sums those of rows 2t and 2t + 1 of each part, sums of a
+ * lane's own tokens, o of columns 2g and 2g + 1.  o is times 2^14 / 2^of. */
+template <int DIM, int PARTS> struct byte_state {
+	uint32_t at, q[DIM / 16][PARTS][2]; /* where this lane's q lies; two parts of it are in registers, more are too many */
+	float    o[DIM / 32][PARTS][4], sums[PARTS][2], m, factor; /* of scores */
+	int32_t  of, least;                 /* tokens that every row sees end at `least` */
+	const struct hopper_row *rows;
 };
 
-template <int DIM, int COLUMNS> __device__ static inline void byte_load_query(const struct byte_state<DIM, COLUMNS> *state,
-    uint32_t k, uint32_t ret[4])
+template <int DIM, int PARTS> __device__ static inline void byte_load_query(const struct byte_state<DIM, PARTS> *state, uint32_t k,
+    uint32_t (*ret)[2])
+{
+#pragma unroll
+	for (uint32_t p = 0; p < PARTS; p += 2) {
+		uint32_t b[4];
+
+		ldmatrix_x4(b, state->at + 8 * p * byte_q_row<DIM> + 32 * k);
+#pragma unroll
+		for (uint32_t n = 0; n < 4; n++)
+			if (p + n / 2 < PARTS)
+				ret[p + n / 2][n % 2] = b[n];
+	}
+}
+
+/* Q: the first row in a slot. */
+template <int DIM, int PARTS> __device__ static inline void byte_begin(const struct hopper_job *job, const struct hopper_unit *unit,
+    const char *q, struct byte_state<DIM, PARTS> *state)
 {
 	uint32_t lane = threadIdx.x % 32;
 
-	ldmatrix_x4(ret, state->at + lane % 16 * byte_q_row<DIM> + (2 * k + lane / 16) * 16);
-}
-
-/* Q: the tile's first row in a slot. */
-template <int DIM, int COLUMNS> __device__ static inline void byte_begin(const char *q, struct byte_state<DIM, COLUMNS> *state)
-{
-	state->at = shared_address(q);
+	state->at = shared_address(q) + (lane / 16 * 8 + lane % 8) * byte_q_row<DIM> + lane / 8 % 2 * 16;
+	state->rows = (const struct hopper_row *)((const char *)unit + 64);
+	state->least = job->full ? unit->unit.context : unit->unit.context - (int32_t)unit->unit.rows + 1;
+	state->factor = *(const float *)(q + lane % (PARTS == 2 ? 16 : 32) * byte_q_row<DIM> + 2 * DIM);
 #pragma unroll
-	for (uint32_t r = 0; r < 2; r++)
-		state->factor[r] = *(const float *)(q + (threadIdx.x % 32 / 4 + 8 * r) * byte_q_row<DIM> + 2 * DIM);
-#pragma unroll
-	for (uint32_t k = 0; k < DIM / 16 && COLUMNS < DIM; k++)
+	for (uint32_t k = 0; k < DIM / 16 && PARTS < 3; k++)
 		byte_load_query(state, k, state->q[k]);
 }
 
-/* ROWS: the tile's. */
-template <int DIM, int COLUMNS> __device__ static inline void byte_begin_run(const struct hopper_row *rows, int32_t end,
-    struct byte_state<DIM, COLUMNS> *state)
+template <int DIM, int PARTS> __device__ static inline void byte_begin_run(struct byte_state<DIM, PARTS> *state)
 {
+	state->m = -INFINITY;
+	state->of = BYTE_LEAST;
 #pragma unroll
-	for (uint32_t r = 0; r < 2; r++) {
-		state->limit[r] = min(rows[threadIdx.x % 32 / 4 + 8 * r].limit, end);
-		state->m[r] = -INFINITY;
-		state->l[r] = 0;
-		state->of[r] = BYTE_LEAST;
+	for (uint32_t p = 0; p < PARTS; p++) {
+		state->sums[p][0] = state->sums[p][1] = 0;
+#pragma unroll
+		for (uint32_t c = 0; c < DIM / 32; c++)
+			for (uint32_t i = 0; i < 4; i++)
+				state->o[c][p][i] = 0;
 	}
-#pragma unroll
-	for (uint32_t d = 0; d < COLUMNS / 8; d++)
-		for (uint32_t i = 0; i < 4; i++)
-			state->o[d][i] = 0;
 }
 
-/* s = q · kᵀ of a page, without scales. */
-template <class E, int DIM, int COLUMNS> __device__ static inline void byte_scores(const struct byte_state<DIM, COLUMNS> *state,
-    uint32_t keys, float s[BYTE_TILES][4])
+/* s = k · qᵀ of the warp's tokens, 32 from FIRST on, of a page, without scales. */
+template <class E, int DIM, int PARTS> __device__ static inline void byte_scores(const struct byte_state<DIM, PARTS> *state,
+    uint32_t keys, uint32_t first, float s[2][PARTS][4])
 {
 	uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
-	for (uint32_t j = 0; j < BYTE_TILES; j++)
-		for (uint32_t i = 0; i < 4; i++)
-			s[j][i] = 0;
+	for (uint32_t t = 0; t < 2; t++)
 #pragma unroll
-	for (uint32_t at = 0; at < BYTE_TILES * DIM / 64; at += BYTE_AT_ONCE) {
-		uint32_t words[BYTE_AT_ONCE][4], b[2], c = at / BYTE_TILES * 4;
+		for (uint32_t p = 0; p < PARTS; p++)
+			for (uint32_t i = 0; i < 4; i++)
+				s[t][p][i] = 0;
+#pragma unroll (PARTS < 4 ? 4 : 1) /* or registers spill */
+	for (uint32_t c = 0; c < DIM / 16; c += 2) {
+		uint32_t words[2][4];
 
 #pragma unroll
-		for (uint32_t j = 0; j < BYTE_AT_ONCE; j++)
-			ldmatrix_x4(words[j], keys + byte_tile_at<DIM>(8 * (at % BYTE_TILES + j) + lane % 8, c + lane / 8));
+		for (uint32_t t = 0; t < 2; t++)
+			ldmatrix_x4(words[t], keys + byte_tile_at<DIM>(first + 16 * t + lane % 16, c + lane / 16));
 #pragma unroll
-		for (uint32_t i = 0; i < 4; i++) {
-			uint32_t        more[4];
-			const uint32_t *q = COLUMNS < DIM ? state->q[c + i] : more;
+		for (uint32_t i = 0; i < 2; i++) {
+			uint32_t more[PARTS][2];
+			const uint32_t(*q)[2] = PARTS < 3 ? state->q[c + i] : more;
 
-			if (COLUMNS == DIM)
+			if (PARTS > 2)
 				byte_load_query(state, c + i, more);
 #pragma unroll
-			for (uint32_t j = 0; j < BYTE_AT_ONCE; j++) {
-				byte_halves<E>(words[j][i], &b[0], &b[1]);
-				mma_m16n8k16<__half>(s[at % BYTE_TILES + j], q, b);
+			for (uint32_t t = 0; t < 2; t++) {
+				uint32_t a[4];
+
+				byte_halves<E>(words[t][2 * i], &a[0], &a[2]);
+				byte_halves<E>(words[t][2 * i + 1], &a[1], &a[3]);
+#pragma unroll
+				for (uint32_t p = 0; p < PARTS; p++)
+					mma_m16n8k16<__half>(s[t][p], a, q[p]);
 			}
 		}
 	}
 }
 
-/* The online softmax over a page whose first token is FIRST: scores, without scales, become weights times the scales of values, as
- * fragments of halves.  ALL: every row sees the whole page, and both rows' weights have the same power of two. */
-template <bool ALL, int DIM, int COLUMNS> __device__ static inline void byte_weigh(struct byte_state<DIM, COLUMNS> *state,
-    const float *scales, int32_t first, float s[BYTE_TILES][4], uint32_t p[BYTE_TILES][2])
+/* Where the two warps of a set leave maxima of rows, the largest scales, and weights: [2][32], [2][32], [64][32]. */
+struct byte_exchange {
+	float *maxima, *largest;
+	char  *weights;
+};
+
+/* The online softmax over a page whose first token is FIRST, of which the warp's begin at OWN: scores, without scales, become
+ * weights times the scales of values, halves in shared memory.  ALL: every row sees the whole page, and all rows' weights have the
+ * same power of two. */
+template <bool ALL, int DIM, int PARTS> __device__ static inline void byte_weigh(struct byte_state<DIM, PARTS> *state,
+    const struct byte_exchange &exchange, const float *scales, int32_t first, uint32_t own, int32_t end, float s[2][PARTS][4])
 {
-	uint32_t t = threadIdx.x % 4 * 2;
-	int32_t  left[2];
-	float    most[2] = { -INFINITY, -INFINITY }, largest[2] = { 0, 0 }, factor[2], base[2], up[2];
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = own + lane / 4; /* mine, + 8, + 16, + 24 */
+	float    v[4], most[PARTS][2], most_scale[PARTS][2], larger, base, factor, up, largest = 0;
+	int32_t  before = state->of, shift, left[PARTS][2];
+	bool     grown;
 
 #pragma unroll
-	for (uint32_t r = 0; r < 2; r++) /* from this lane's first token on */
-		left[r] = state->limit[r] - first - (int32_t)t;
+	for (uint32_t p = 0; p < PARTS; p++)
 #pragma unroll
-	for (uint32_t j = 0; j < BYTE_TILES; j++) {
-		float2 k = *(const float2 *)(scales + 8 * j + t), v = *(const float2 *)(scales + ATTENTION_PAGE + 8 * j + t);
+		for (uint32_t e = 0; e < 2; e++) {
+			int32_t limit = ALL ? 0 : state->rows[8 * p + lane % 4 * 2 + e].limit;
 
+			/* From this lane's first token on.  Rows that are not there see all. */
+			left[p][e] = (limit && limit < end ? limit : end) - first - (int32_t)mine;
+			most[p][e] = -INFINITY;
+			most_scale[p][e] = 0;
+		}
 #pragma unroll
-		for (uint32_t r = 0; r < 2; r++)
-#pragma unroll
-			for (uint32_t i = 0; i < 2; i++) {
-				bool there = ALL || left[r] > (int32_t)(8 * j + i);
+	for (uint32_t i = 0; i < 4; i++) {
+		float k = scales[mine + 8 * i];
 
-				s[j][2 * r + i] = there ? s[j][2 * r + i] * (i ? k.y : k.x) : -INFINITY;
-				most[r] = fmaxf(most[r], s[j][2 * r + i]);
-				if (!ALL || r == 0)
-					largest[r] = fmaxf(largest[r], there ? i ? v.y : v.x : 0);
+		v[i] = scales[ATTENTION_PAGE + mine + 8 * i];
+		if (ALL)
+			largest = fmaxf(largest, v[i]);
+#pragma unroll
+		for (uint32_t p = 0; p < PARTS; p++)
+#pragma unroll
+			for (uint32_t e = 0; e < 2; e++) {
+				float *score = &s[i / 2][p][i % 2 * 2 + e];
+				bool   there = ALL || left[p][e] > (int32_t)(8 * i);
+
+				*score = there ? *score * k : -INFINITY;
+				most[p][e] = fmaxf(most[p][e], *score);
+				if (!ALL)
+					most_scale[p][e] = fmaxf(most_scale[p][e], there ? v[i] : 0);
 			}
 	}
-	if (ALL)
-		largest[1] = largest[0];
-#pragma unroll
-	for (uint32_t r = 0; r < 2; r++) {
-		int32_t before = state->of[r], shift;
-		float   larger;
-
-		most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-		most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-		if (!ALL || r == 0) {
-			largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
-			largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
-			state->of[r] = max(before, byte_exponent(largest[r]));
-		} else {
-			state->of[r] = state->of[0];
-		}
-		shift = BYTE_ONE - (state->of[r] - before);
-		up[r] = byte_power(BYTE_ONE + BYTE_UP - (state->of[r] - BYTE_ONE));
-		larger = fmaxf(state->m[r], most[r] * state->factor[r]);
-		/* A row that has seen nothing yet keeps weights of 0, not exp2(−∞ + ∞). */
-		base[r] = larger == -INFINITY ? 0 : larger;
-		factor[r] = exp2_approximate(state->m[r] - base[r]);
-		state->m[r] = larger;
-		state->l[r] *= factor[r];
-		factor[r] *= byte_power(shift > 0 ? shift : 0);
+	exchange.maxima[warp % 2 * 32 + hopper_row_kept()] =
+	    hopper_keep<PARTS>(most, -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+	if (ALL) {
+		for (uint32_t i = 4; i < 32; i *= 2)
+			largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, (int)i));
+		exchange.largest[warp % 2 * 32 + lane] = largest;
+	} else {
+		exchange.largest[warp % 2 * 32 + hopper_row_kept()] =
+		    hopper_keep<PARTS>(most_scale, 0, [](float x, float y) { return fmaxf(x, y); });
 	}
-	if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) {
+	named_barrier_sync(2 + warp / 2, 64);
+	larger = fmaxf(state->m, fmaxf(exchange.maxima[lane], exchange.maxima[32 + lane]) * state->factor);
+	state->of = max(before, byte_exponent(fmaxf(exchange.largest[lane], exchange.largest[32 + lane])));
+	shift = BYTE_ONE - (state->of - before);
+	up = byte_power(BYTE_ONE + BYTE_UP - (state->of - BYTE_ONE));
+	/* A row that has seen nothing yet keeps weights of 0, not exp2(−∞ + ∞). */
+	base = larger == -INFINITY ? 0 : larger;
+	factor = exp2_approximate(state->m - base);
+	shift = shift > 0 ? shift : 0;
+	grown = larger > state->m;
+	state->m = larger;
+	if (__any_sync(~0u, grown || shift != BYTE_ONE)) {
+		float with = factor * byte_power(shift);
+
 #pragma unroll
-		for (uint32_t d = 0; d < COLUMNS / 8; d++)
+		for (uint32_t p = 0; p < PARTS; p++)
+#pragma unroll
+			for (uint32_t e = 0; e < 2; e++) {
+				float its = hopper_spread(with, p, e);
+
+				state->sums[p][e] *= hopper_spread(factor, p, e);
+#pragma unroll
+				for (uint32_t c = 0; c < DIM / 32; c++) {
+					state->o[c][p][e] *= its;
+					state->o[c][p][2 + e] *= its;
+				}
+			}
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < 4 && ALL; i++)
+		v[i] *= up;
+#pragma unroll
+	for (uint32_t p = 0; p < PARTS; p++) {
+		float weight[4][2];
+
+#pragma unroll
+		for (uint32_t e = 0; e < 2; e++) {
+			float its = hopper_spread(base, p, e), its_factor = hopper_spread(state->factor, p, e);
+			float its_up = ALL ? 1 : hopper_spread(up, p, e);
+
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++)
-				state->o[d][i] *= factor[i / 2];
-	}
+				weight[i][e] = exp2_approximate(__fmaf_rn(s[i / 2][p][i % 2 * 2 + e], its_factor, -its));
+			state->sums[p][e] += (weight[0][e] + weight[1][e]) + (weight[2][e] + weight[3][e]);
 #pragma unroll
-	for (uint32_t j = 0; j < BYTE_TILES; j++) {
-		float2 v = *(const float2 *)(scales + ATTENTION_PAGE + 8 * j + t);
-
-		if (ALL) {
-			v.x *= up[0];
-			v.y *= up[0];
+			for (uint32_t i = 0; i < 4; i++)
+				if (ALL)
+					weight[i][e] *= v[i];
+				else /* what a row does not see has no weight, whatever the scale beside it */
+					weight[i][e] = left[p][e] > (int32_t)(8 * i) ? weight[i][e] * (v[i] * its_up) : 0;
 		}
 #pragma unroll
-		for (uint32_t r = 0; r < 2; r++) {
-			float low = exp2_approximate(__fmaf_rn(s[j][2 * r], state->factor[r], -base[r]));
-			float high = exp2_approximate(__fmaf_rn(s[j][2 * r + 1], state->factor[r], -base[r]));
-
-			state->l[r] += low + high;
-			if (ALL)
-				p[j][r] = byte_pair(low * v.x, high * v.y);
-			else /* what a row does not see has no weight, whatever the scale beside it */
-				p[j][r] = byte_pair(left[r] > (int32_t)(8 * j) ? low * (v.x * up[r]) : 0,
-				    left[r] > (int32_t)(8 * j + 1) ? high * (v.y * up[r]) : 0);
-		}
+		for (uint32_t i = 0; i < 4; i++)
+			*(uint32_t *)(exchange.weights + hopper_weight_at(mine + 8 * i, p) + lane % 4 * 4) =
+			    byte_pair(weight[i][0], weight[i][1]);
 	}
+	named_barrier_sync(2 + warp / 2, 64);
 }
 
-/* o += p · v for chunks of columns from CHUNK on. */
-template <class E, int DIM, int COLUMNS> __device__ static inline void byte_values(struct byte_state<DIM, COLUMNS> *state,
-    uint32_t values, uint32_t chunk, const uint32_t p[BYTE_TILES][2])
+/* o += v · p for chunks of columns from CHUNK on. */
+template <class E, int DIM, int PARTS> __device__ static inline void byte_values(struct byte_state<DIM, PARTS> *state,
+    uint32_t values, uint32_t chunk, uint32_t weights)
 {
 	uint32_t lane = threadIdx.x % 32;
 
-#pragma unroll
-	for (uint32_t i = 0; i < ATTENTION_PAGE / 16; i++) {
-		const uint32_t a[4] = { p[2 * i][0], p[2 * i][1], p[2 * i + 1][0], p[2 * i + 1][1] };
-		uint32_t       words[COLUMNS / 32][4];
+#pragma unroll (PARTS < 4 ? 2 : 1) /* or registers spill */
+	for (uint32_t i = 0; i < ATTENTION_PAGE / 16; i += 2) {
+		uint32_t b[2][2 * PARTS];
 
+		hopper_fetch_weights<PARTS>(weights, 16 * i, b);
 #pragma unroll
-		for (uint32_t c = 0; c < COLUMNS / 32; c++)
-			ldmatrix_x4_trans(words[c], values + byte_tile_at<DIM>(16 * i + lane % 16, chunk + 2 * c + lane / 16));
+		for (uint32_t n = 0; n < 2; n++)
 #pragma unroll
-		for (uint32_t c = 0; c < COLUMNS / 16; c++) {
-			uint32_t even[2], odd[2];
+			for (uint32_t c = 0; c < DIM / 32; c += 2) {
+				uint32_t words[4];
 
+				ldmatrix_x4_trans(words, values + byte_tile_at<DIM>(16 * (i + n) + lane % 16, chunk + c + lane / 16));
 #pragma unroll
-			for (uint32_t n = 0; n < 2; n++) /* of a column of two tokens each */
-				byte_halves<E>(__byte_perm(words[c / 2][c % 2 * 2 + n], 0, 0x3120), &even[n], &odd[n]);
-			mma_m16n8k16<__half>(state->o[2 * c], a, even);
-			mma_m16n8k16<__half>(state->o[2 * c + 1], a, odd);
-		}
+				for (uint32_t j = 0; j < 2; j++) {
+					uint32_t a[4]; /* of columns 2g, and 2g + 1 */
+
+					byte_halves<E>(__byte_perm(words[2 * j], 0, 0x3120), &a[0], &a[1]);
+					byte_halves<E>(__byte_perm(words[2 * j + 1], 0, 0x3120), &a[2], &a[3]);
+#pragma unroll
+					for (uint32_t p = 0; p < PARTS; p++)
+						mma_m16n8k16<__half>(state->o[c + j][p], a, b[n] + 2 * p);
+				}
+			}
 	}
 }
 
 /* Pages of a run as they come: those of the warp's set.  BROUGHT counts pages of all units. */
-template <class E, int DIM, int STAGES, int COLUMNS> __device__ static inline void byte_run(
-    const struct hopper_shared_parts &shared, struct byte_state<DIM, COLUMNS> *state, uint32_t chunk, int32_t begin, int32_t end,
-    uint32_t brought)
+template <class E, int DIM, int STAGES, int PARTS> __device__ static inline void byte_run(
+    const struct hopper_shared_parts &shared, struct byte_state<DIM, PARTS> *state, int32_t begin, int32_t end, uint32_t brought)
 {
 	constexpr uint32_t page_bytes = 2 * ATTENTION_PAGE * (DIM + (uint32_t)sizeof(float));
-	uint32_t pages = (uint32_t)(end - begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
-	bool     blind = !__any_sync(~0u, max(state->limit[0], state->limit[1]) > begin); /* no row sees any of it, if there is one */
+	uint32_t pages = (uint32_t)(end - begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE, pair = threadIdx.x / 64;
+	uint32_t own = threadIdx.x / 32 % 2;
+	char    *place = (char *)(shared.sums + pair * 16 * byte_row<DIM>); /* where the set's results will be */
+	struct byte_exchange exchange = { (float *)(place + ATTENTION_PAGE * 64), (float *)(place + ATTENTION_PAGE * 64) + 64, place };
 
-	for (uint32_t page = (threadIdx.x / 64 - brought) % BYTE_SETS; page < pages; page += BYTE_SETS) {
+	for (uint32_t page = (pair - brought) % BYTE_SETS; page < pages; page += BYTE_SETS) {
 		uint32_t     number = brought + page, stage = number % STAGES;
 		int32_t      first = begin + (int32_t)page * ATTENTION_PAGE;
 		const char  *keys = shared.ring + stage * page_bytes;
 		const float *scales = (const float *)(keys + 2 * ATTENTION_PAGE * DIM);
+		float        s[2][PARTS][4];
 
 		barrier_wait(&shared.full[stage], number / STAGES % 2);
-		if (!blind) {
-			float    s[BYTE_TILES][4];
-			uint32_t p[BYTE_TILES][2];
-
-			byte_scores<E>(state, shared_address(keys), s);
-			if (__all_sync(~0u, min(state->limit[0], state->limit[1]) - first >= ATTENTION_PAGE && state->of[0] == state->of[1]))
-				byte_weigh<true>(state, scales, first, s, p);
-			else
-				byte_weigh<false>(state, scales, first, s, p);
-			byte_values<E>(state, shared_address(keys + ATTENTION_PAGE * DIM), chunk, p);
-		}
+		byte_scores<E, DIM, PARTS>(state, shared_address(keys), 32 * own, s);
+		if (first + ATTENTION_PAGE <= min(end, state->least) && __all_sync(~0u, state->of == __shfl_sync(~0u, state->of, 0)))
+			byte_weigh<true, DIM, PARTS>(state, exchange, scales, first, 32 * own, end, s);
+		else
+			byte_weigh<false, DIM, PARTS>(state, exchange, scales, first, 32 * own, end, s);
+		byte_values<E, DIM, PARTS>(state, shared_address(keys + ATTENTION_PAGE * DIM), own * (DIM / 32),
+		    shared_address(exchange.weights));
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)
 			barrier_arrive(&shared.empty[stage]);
 	}
 }
 
-/* A set's results of a tile to shared memory. */
-template <int DIM, int COLUMNS> __device__ static inline void byte_leave(const struct hopper_shared_parts &shared,
-    const struct byte_state<DIM, COLUMNS> *state, uint32_t set, uint32_t chunk)
+/* The results of a warp's set, of tile TILE of rows, to shared memory: [warp / 2][16 rows][DIM]; m, then l of both warps. */
+template <int DIM, int PARTS> __device__ static inline void byte_leave(const struct hopper_shared_parts &shared,
+    const struct byte_state<DIM, PARTS> *state, uint32_t tile)
 {
-	constexpr uint32_t row = DIM + 16;
-	uint32_t           lane = threadIdx.x % 32;
+	uint32_t lane = threadIdx.x % 32, own = threadIdx.x / 32 % 2, pair = threadIdx.x / 64, row = hopper_row_kept();
+	float    down = byte_power(state->of - BYTE_UP);
+	float    l = hopper_keep<PARTS>(state->sums, 0, [](float x, float y) { return x + y; });
+	float   *sums = shared.maxima + pair * 3 * 16;
 
+	if (row / 16 == tile)
+		sums[16 + 16 * own + row % 16] = l;
+	if (own == 0 && lane / 16 == tile)
+		sums[lane % 16] = state->m;
 #pragma unroll
-	for (uint32_t r = 0; r < 2; r++) {
-		uint32_t     mine = set * 16 + lane / 4 + 8 * r;
-		float        l = state->l[r], down = byte_power(state->of[r] - BYTE_UP);
-		const float *o = &state->o[0][2 * r];
+	for (uint32_t p = 0; p < PARTS; p++)
+#pragma unroll
+		for (uint32_t e = 0; e < 2; e++) {
+			float its = hopper_spread(down, p, e);
 
-		l += __shfl_xor_sync(~0u, l, 1);
-		l += __shfl_xor_sync(~0u, l, 2);
-		if (chunk == 0 && lane % 4 == 0)
-			*(float2 *)(shared.maxima + 2 * mine) = make_float2(state->m[r], l);
+			if (p / 2 != tile)
+				continue;
 #pragma unroll
-		for (uint32_t c = 0; c < COLUMNS / 16; c++, o += 8)
-			*(float4 *)(shared.sums + mine * row + (chunk + c) * 16 + lane % 4 * 4) =
-			    make_float4(o[0] * down, o[4] * down, o[1] * down, o[5] * down);
-	}
+			for (uint32_t c = 0; c < DIM / 32; c++)
+				*(float2 *)(shared.sums + (pair * 16 + p % 2 * 8 + lane % 4 * 2 + e) * byte_row<DIM> + (own * (DIM / 32) + c) * 16 +
+				    lane / 4 * 2) = make_float2(state->o[c][p][e] * its, state->o[c][p][2 + e] * its);
+		}
 }
 
 /* What a thread has of a tile's results, once sets have been put together: of row threadIdx.x / 16, four columns of each 64. */
@@ -448,17 +507,17 @@ template <int DIM> struct byte_result {
 };
 
 template <int DIM> __device__ static inline struct byte_result<DIM> byte_result_of(const struct hopper_shared_parts &shared,
-    uint32_t set)
+    uint32_t pair)
 {
-	uint32_t                row = set * 16 + threadIdx.x / 16;
-	float2                  sum = *(const float2 *)(shared.maxima + 2 * row);
+	uint32_t                row = pair * 16 + threadIdx.x / 16;
+	const float            *sums = shared.maxima + pair * 3 * 16 + threadIdx.x / 16;
 	struct byte_result<DIM> ret;
 
-	ret.m = sum.x;
-	ret.l = sum.y;
+	ret.m = sums[0];
+	ret.l = sums[16] + sums[32];
 #pragma unroll
 	for (uint32_t i = 0; i < DIM / 64; i++) {
-		float4 o = *(const float4 *)(shared.sums + row * (DIM + 16) + 64 * i + threadIdx.x % 16 * 4);
+		float4 o = *(const float4 *)(shared.sums + row * byte_row<DIM> + 64 * i + threadIdx.x % 16 * 4);
 
 		ret.o[4 * i] = o.x;
 		ret.o[4 * i + 1] = o.y;
@@ -481,17 +540,18 @@ template <int DIM> __device__ static inline void byte_put_together(struct byte_r
 		result->o[i] = hopper_sum(result->o[i], a, other.o[i], b);
 }
 
-/* The SETS of a run of tile TILE, then those of the group before it: FIRST, LAST: it is the first, or the last one of the unit. */
+/* The SETS of a run of tile TILE, of which the first is that of warps 2 · PAIR and 2 · PAIR + 1, then those of the group before it:
+ * FIRST, LAST: it is the first, or the last one of the unit. */
 template <int DIM> __device__ static inline struct byte_result<DIM> byte_gather(const struct hopper_shared_parts &shared,
-    uint32_t tile, uint32_t sets, bool first, bool last)
+    uint32_t tile, uint32_t pair, uint32_t sets, bool first, bool last)
 {
 	float                  *total = shared.totals + tile * (DIM / 16 + 2) * HOPPER_CONSUMERS + threadIdx.x;
-	struct byte_result<DIM> result = byte_result_of<DIM>(shared, 0);
+	struct byte_result<DIM> result = byte_result_of<DIM>(shared, pair % BYTE_SETS);
 
 #pragma unroll
 	for (uint32_t set = 1; set < BYTE_SETS; set++)
 		if (set < sets)
-			byte_put_together(&result, byte_result_of<DIM>(shared, set));
+			byte_put_together(&result, byte_result_of<DIM>(shared, (pair + set) % BYTE_SETS));
 	if (!first) {
 		struct byte_result<DIM> before;
 
@@ -538,71 +598,75 @@ template <class T, int DIM> __device__ static inline void byte_store(const struc
 		*(float2 *)(job->sums + 2 * at) = make_float2(result.m, result.l);
 }
 
-template <class T, int DIM, int TILES, class E> struct hopper_byte_pages {
-	template <int WIDTH> __device__ static inline void consume(const struct hopper_job *job, const struct hopper_unit *unit,
-	    const struct hopper_shared_parts &shared, uint32_t *brought);
-};
-
-template <class T, int DIM, int TILES, class E> template <int WIDTH> __device__ inline void
-hopper_byte_pages<T, DIM, TILES, E>::consume(const struct hopper_job *job, const struct hopper_unit *unit,
-    const struct hopper_shared_parts &shared, uint32_t *brought)
+/* A unit's result. */
+template <class T, int DIM, int PARTS, class E, int WIDTH> __device__ static inline void byte_unit(const struct hopper_job *job,
+    const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
 {
-	constexpr int      columns = WIDTH == 1 ? DIM / 2 : DIM;
-	char       *slot = (char *)unit, *q = slot + hopper_sizes<T, DIM, TILES>::q;
-	uint32_t    half = threadIdx.x / 32 % 2, tile = WIDTH == 1 ? 0 : half, chunk = WIDTH == 1 ? half * (DIM / 32) : 0;
-	int32_t     first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
-	struct byte_state<DIM, columns> state;
+	constexpr uint32_t tiles = (WIDTH + 1) / 2;
+	char   *q = (char *)unit + hopper_sizes<T, DIM, hopper_byte_sizes<T, DIM, PARTS>::held>::q;
+	int32_t first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
+	struct byte_state<DIM, WIDTH> state;
 
-	byte_query<T, DIM, 16 * WIDTH>(q, job->scale * 1.44269504088896f);
-	byte_begin(q + 16 * tile * byte_q_row<DIM>, &state);
+	byte_query<T, DIM, 16 * tiles>(q, job->scale * 1.44269504088896f);
+	byte_begin(job, unit, q, &state);
 	for (int32_t begin = first; begin < last; begin += run) {
 		int32_t  end = last - begin < run ? last : begin + run;
 		uint32_t pages = (uint32_t)(end - begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
-		uint32_t set = (threadIdx.x / 64 - *brought) % BYTE_SETS;
 
-		byte_begin_run((const struct hopper_row *)(slot + 64) + 16 * tile, end, &state);
-		byte_run<E, DIM, hopper_byte_sizes<T, DIM, TILES>::stages>(shared, &state, chunk, begin, end, *brought);
-		*brought += pages;
+		byte_begin_run(&state);
+		byte_run<E, DIM, hopper_byte_sizes<T, DIM, PARTS>::stages, WIDTH>(shared, &state, begin, end, *brought);
+		named_barrier_sync(2 + threadIdx.x / 64, 64); /* both have done with weights, where results come now */
 #pragma unroll
-		for (uint32_t t = 0; t < WIDTH; t++) {
-			struct byte_result<DIM> result;
-
-			if (WIDTH == 1 || t == tile)
-				byte_leave(shared, &state, set, chunk);
+		for (uint32_t t = 0; t < tiles; t++) {
+			byte_leave(shared, &state, t);
 			named_barrier_sync(1, HOPPER_CONSUMERS);
-			result = byte_gather<DIM>(shared, t, pages, begin == first, end == last);
-			if (end == last)
-				byte_store<T, DIM>(job, unit, t, result);
+			if (t * 2 + threadIdx.x / 128 < WIDTH) {
+				struct byte_result<DIM> result = byte_gather<DIM>(shared, t, *brought, pages, begin == first, end == last);
+
+				if (end == last)
+					byte_store<T, DIM>(job, unit, t, result);
+			}
 			named_barrier_sync(1, HOPPER_CONSUMERS); /* the place of the results is free again */
 		}
+		*brought += pages;
 	}
 }
 
-/* As many blocks as `units` were planned for. */
-template <class T, int DIM, int TILES, class E> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
+template <class T, int DIM, int PARTS, class E> struct hopper_byte_pages {
+	static constexpr int parts = PARTS;
+	template <int WIDTH> __device__ static inline void consume(const struct hopper_job *job, const struct hopper_unit *unit,
+	    const struct hopper_shared_parts &shared, uint32_t *brought)
+	{
+		byte_unit<T, DIM, PARTS, E, WIDTH>(job, unit, shared, brought);
+	}
+};
+
+/* As many blocks as `units` were planned for, in passes of up to 8 · PARTS rows. */
+template <class T, int DIM, int PARTS, class E> static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_byte_kernel(struct hopper_job job)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-	struct hopper_shared_parts shared = hopper_byte_parts<T, DIM, TILES>(shared_memory());
+	constexpr int              held = hopper_byte_sizes<T, DIM, PARTS>::held;
+	struct hopper_shared_parts shared = hopper_byte_parts<T, DIM, PARTS>(shared_memory());
 
-	hopper_init(shared, hopper_byte_sizes<T, DIM, TILES>::stages, 2);
+	hopper_init(shared, hopper_byte_sizes<T, DIM, PARTS>::stages, 2);
 	dependents_launch();
 	if (threadIdx.x < HOPPER_CONSUMERS) {
 		registers_raise<HOPPER_REGISTERS>();
-		hopper_consume<T, DIM, TILES, hopper_byte_pages<T, DIM, TILES, E>>(&job, shared);
+		hopper_consume<T, DIM, held, hopper_byte_pages<T, DIM, PARTS, E>>(&job, shared);
 		return;
 	}
 	registers_lower<HOPPER_REGISTERS_OTHERS>();
 	if (threadIdx.x / 32 == HOPPER_WARPS)
-		hopper_byte_produce<T, DIM, TILES>(&job, shared);
+		hopper_byte_produce<T, DIM, PARTS>(&job, shared);
 	else
-		hopper_serve<T, DIM, TILES>(&job, shared);
+		hopper_serve<T, DIM, held>(&job, shared);
 #endif
 }
 
 /* attention_byte.cu */
 struct cuda_backend;
-enum status attention_byte_launch(struct cuda_backend *cuda, const struct hopper_job *job, uint32_t dim, uint32_t tiles,
+enum status attention_byte_launch(struct cuda_backend *cuda, const struct hopper_job *job, uint32_t dim, uint32_t parts,
     enum kv_type type);
 enum status attention_byte_prepare(struct cuda_backend *cuda);
 

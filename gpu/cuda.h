@@ -231,7 +231,7 @@ struct step {
 	uint32_t uncovered;              /* rows that belong to no sequence */
 	uint32_t launches;               /* of kernels, so far */
 	uint32_t work_max;               /* items at most: what launches of decode attention are sized by */
-	uint32_t pass_tiles[BACKEND_KV_GROUPS_MAX]; /* of 16 rows, which units of the group were planned with */
+	uint32_t pass_parts[BACKEND_KV_GROUPS_MAX]; /* of eight rows, that passes of the group's units have at most: 2 to 4 */
 	uint32_t rung;                   /* index of the recorded size it was padded to; CUDA_RUNGS_MAX = none */
 	int      recording;
 	int      dependent;              /* kernels that can are launched as launch.cuh says */

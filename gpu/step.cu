@@ -311,13 +311,13 @@ static void fill_rows(struct cuda_backend *cuda, const struct batch *batch, stru
 	}
 }
 
-/* What each block does of own decode attention in group G.  Passes are of two tiles where one does not hold a sequence's rows,
+/* What each block does of own decode attention in group G.  Passes are of 16 rows, or of 32 where those do not hold a sequence's,
  * of those heads that the largest layer has. */
 static enum status fill_units(struct cuda_backend *cuda, const struct batch *batch, const struct step_sequence *sequences,
     const struct step_item *items, int g, struct filler *filler)
 {
 	struct step           *step = &cuda->step;
-	uint32_t               group = cuda->scratch.limits.q_heads / cuda->kv[g].desc.kv_heads, parts = 0, units;
+	uint32_t               group = cuda->scratch.limits.q_heads / cuda->kv[g].desc.kv_heads, parts = 0, units, most;
 	struct attention_shape shape = { 0, cuda->kv[g].desc.kv_heads, group, 0 };
 	struct attention_part *part = attention_planner_parts(cuda->planner);
 
@@ -325,9 +325,10 @@ static enum status fill_units(struct cuda_backend *cuda, const struct batch *bat
 		if (sequences[s].items)
 			part[parts++] = { sequences[s].first_row, sequences[s].rows, sequences[s].context,
 				items[sequences[s].first_item].partial, sequences[s].table[g] };
-	step->pass_tiles[g] = step->decode_rows_max * group > 16 || group > 16 ? 2 : 1;
+	most = (step->decode_rows_max ? step->decode_rows_max : 1) * group;
+	step->pass_parts[g] = most <= 16 ? 2 : most <= 24 ? 3 : 4;
 	shape.blocks = (uint32_t)cuda->multiprocessors;
-	shape.pass_rows = 16 * step->pass_tiles[g];
+	shape.pass_rows = most <= 16 ? 16 : 32;
 	units = attention_plan(cuda->planner, &shape, parts, (struct attention_unit *)(filler->words + filler->next),
 	    cuda->units_max[g]);
 	if (!units)

@@ -1262,6 +1262,11 @@ static const struct attention_case attention_cases[] = {
 	{ 64, 8, 8, 64, 0, false, false, false, false, 1, { { 1, 17000 } } },
 	{ 128, 48, 2, 64, 0, false, false, false, false, 1, { { 8, 4100 } } },
 	{ 128, 48, 2, 64, 64, true, false, false, false, 2, { { 8, 4096 }, { 1, 300 } } },
+	/* So many runs that 24 rows are one pass: of one query, and of three. */
+	{ 128, 48, 2, 64, 64, false, true, false, false, 8, { { 1, 1100 }, { 1, 1089 }, { 1, 1024 }, { 1, 1025 }, { 1, 1153 },
+	    { 1, 1280 }, { 1, 1216 }, { 1, 1100 } } },
+	{ 64, 16, 2, 64, 0, false, false, false, false, 8, { { 3, 1100 }, { 2, 1089 }, { 1, 1026 }, { 3, 1025 }, { 3, 1153 },
+	    { 3, 1280 }, { 3, 1217 }, { 3, 1100 } } },
 };
 
 /* Steps of more than 32 sequences are rehearsed from the most down: several sizes share what is chosen, at the first of them. */

@@ -2,8 +2,8 @@
  *
  * Pages lie anywhere in the pool; what no token of a context has written holds NaN, and so do all outputs before.  Whatever
  * rows of this step write becomes readable only when a block waits for the kernels before it: until then it is NaN, too.  A
- * sequence's bits must be the same alone, among others, over any number of blocks, and with one or two tiles a pass.  Of pages of
- * bytes what no token has written is the largest byte, and scales of NaN. */
+ * sequence's bits must be the same alone, among others, over any number of blocks, and with passes of 16, 24 or 32 rows.  Of
+ * pages of bytes what no token has written is the largest byte, and scales of NaN. */
 #include "expect.h"
 
 #include "gpu/attention_hopper_byte.cuh"
@@ -177,14 +177,14 @@ template <class T, int DIM, class E> static std::vector<double> expected(const w
 }
 
 /* Attention of the sequences [FIRST, END) by BLOCKS blocks: rows of y, those of padding too. */
-template <class T, int DIM, int TILES, class E> static std::vector<T> run(const char *name, world<T, DIM, E> &w, uint32_t first,
+template <class T, int DIM, int PARTS, class E> static std::vector<T> run(const char *name, world<T, DIM, E> &w, uint32_t first,
     uint32_t end, uint32_t blocks, uint64_t seed, float scale)
 {
 	const test_case              &c = *w.c;
 	uint32_t                      heads = w.heads(), partial = 0, rows = w.rows + PADDED, partial_heads = heads + 3;
 	struct attention_planner     *planner;
 	struct attention_part        *parts;
-	struct attention_shape        shape = { blocks, c.kv_heads, c.group, 16 * TILES };
+	struct attention_shape        shape = { blocks, c.kv_heads, c.group, PARTS == 2 ? 16 : 32 };
 	std::vector<attention_unit>   units(1 << 14);
 	std::vector<int32_t>          owner(rows, -1);
 	std::vector<T>                y((size_t)rows * w.width(), not_a_number<T>());
@@ -237,11 +237,11 @@ template <class T, int DIM, int TILES, class E> static std::vector<T> run(const 
 	options.before.push_back({ sums.data(), sums.size() * sizeof(float) });
 	options.before.push_back({ arrived.data(), arrived.size() * sizeof(int32_t) });
 	if constexpr (kv_is_byte<E>)
-		error = emulate(blocks, HOPPER_THREADS, hopper_byte_sizes<T, DIM, TILES>::shared, options,
-		    [&] { hopper_byte_kernel<T, DIM, TILES, E>(job); });
+		error = emulate(blocks, HOPPER_THREADS, hopper_byte_sizes<T, DIM, PARTS>::shared, options,
+		    [&] { hopper_byte_kernel<T, DIM, PARTS, E>(job); });
 	else
-		error = emulate(blocks, HOPPER_THREADS, hopper_sizes<T, DIM, TILES>::shared, options,
-		    [&] { hopper_kernel<T, DIM, TILES>(job); });
+		error = emulate(blocks, HOPPER_THREADS, hopper_sizes<T, DIM, PARTS>::shared, options,
+		    [&] { hopper_kernel<T, DIM, PARTS>(job); });
 	expect(!error, "%s: %s", name, error);
 	for (int32_t a : arrived)
 		expect(a == 0, "%s: a counter is %d", name, a);
@@ -271,7 +271,7 @@ template <class T, int DIM, class E = T> static void check(const test_case &c, d
 	double              worst = 0;
 
 	snprintf(name, sizeof name, "%s, %u heads over %u of %d, %s", c.name, w.heads(), c.kv_heads, DIM, typeid(E).name());
-	y = run<T, DIM, 2, E>(name, w, 0, count, 3, 1, scale);
+	y = run<T, DIM, 4, E>(name, w, 0, count, 3, 1, scale);
 	for (size_t row = 0; row < (size_t)w.rows * w.heads(); row++) {
 		double error = 0, size = 0;
 
@@ -288,16 +288,18 @@ template <class T, int DIM, class E = T> static void check(const test_case &c, d
 	expect(worst <= tolerance, "%s: error %.2e, allowed %.0e", name, worst, tolerance);
 	for (size_t i = (size_t)w.rows * w.width(); i < y.size(); i++)
 		expect(y[i].bits == 0, "%s: word %zu of padding is %04x", name, i, (unsigned)y[i].bits);
-	other = run<T, DIM, 1, E>(name, w, 0, count, 2, 5, scale);
-	expect(!differing(w, y, other, 0, count), "%s: other bits with another seed, two blocks and one tile a pass", name);
+	other = run<T, DIM, 2, E>(name, w, 0, count, 2, 5, scale);
+	expect(!differing(w, y, other, 0, count), "%s: other bits with another seed, two blocks and passes of 16 rows", name);
 	for (uint32_t s = 0; s < count && count > 1; s++) {
 		/* With so many blocks units are runs, with three they were groups of runs. */
-		other = run<T, DIM, 2, E>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale);
+		other = c.sequences[s].rows * c.group <= 24 ?
+		    run<T, DIM, 3, E>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale) :
+		    run<T, DIM, 4, E>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale);
 		expect(!differing(w, y, other, s, s + 1), "%s: sequence %u alone has other bits than among others", name, s);
 		if (c.sequences[s].context <= 4096)
 			continue;
 		/* Runs again, and several of those that all blocks put together to a block. */
-		other = run<T, DIM, 2, E>(name, w, s, s + 1, 5, 3 + s, scale);
+		other = run<T, DIM, 4, E>(name, w, s, s + 1, 5, 3 + s, scale);
 		expect(!differing(w, y, other, s, s + 1), "%s: sequence %u by five blocks has other bits", name, s);
 	}
 }
