@@ -770,15 +770,15 @@ static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job,
 static float time_int4(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
     uint32_t count)
 {
-	int   before = cuda->step.dependent;
+	int   before = cuda->step.dependent, gated = int4_is_gated(cuda, weights[0], job->rows);
 	float us = 0;
 
 	cuda->step.dependent = job->dependent;
 	/* Once outside of a recording: algorithms are chosen for slices that are decoded. */
-	if (!int4_run(cuda, weights[0], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float, 0))
+	if (!int4_run(cuda, weights[0], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float, gated))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
-			return int4_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float, 0) ==
-			    STATUS_OK;
+			return int4_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, job->y, job->y_stride, job->to_float,
+			    gated) == STATUS_OK;
 		});
 	cuda->step.dependent = before;
 	return us;

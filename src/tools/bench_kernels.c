@@ -267,7 +267,10 @@ static enum status run_kind(struct kernels *k, const struct weight_kind *kind, c
 	enum status          status = STATUS_OK;
 
 	for (uint32_t i = 0; i < count; i++) {
-		struct weight_desc desc = { .name = "w", .format = kind->format, .input = kind->input, .rows = like[i].rows,
+		/* Gate and up are two, where the backend may write silu of the one times the other. */
+		bool               bytes = kind->format == WEIGHT_F8_E4M3 || kind->format == WEIGHT_I8;
+		uint32_t           parts = like[i].w == k->gate_up[0] && !bytes ? 2 : 1;
+		struct weight_desc desc = { .name = "w", .format = kind->format, .input = kind->input, .rows = like[i].rows / parts,
 			.columns = like[i].columns, .scales = { .type = WEIGHT_F32, .block_rows = kind->block ? kind->block : 1,
 			.block_columns = kind->block } };
 
@@ -278,7 +281,7 @@ static enum status run_kind(struct kernels *k, const struct weight_kind *kind, c
 
 		products[i] = like[i];
 		for (int w = 0; w < WEIGHTS && !status; w++) /* the product of the first goes over all of them */
-			status = k->b->ops->weight_dummy(k->b, &desc, 1, &products[i].w, error);
+			status = k->b->ops->weight_dummy(k->b, (struct weight_desc[]){ desc, desc }, parts, &products[i].w, error);
 		if (!status)
 			products[i].weight_bytes = (double)k->b->ops->weight_bytes(k->b,
 			    products[i].w) / ((double)like[i].rows * like[i].columns);
