@@ -231,8 +231,8 @@ template <class T> static enum status multiply_folded(struct cuda_backend *cuda,
 			return cuda_check(cuda, cudaErrorInvalidValue, "the inputs of a four-bit product");
 		if (allow_shared(cuda, kernel, INT4_SHARED_MOST, "shared memory of a four-bit product"))
 			return cuda->fault;
-		return launch(cuda, "four-bit product", cuda->step.dependent, kernel, int4_folded_grid(t, tiling),
-		    dim3(int4_folded_threads(tiling)), shared, inputs, *t);
+		return launch(cuda, "four-bit product", cuda->step.dependent, kernel, int4_folded_grid(t, tiling,
+		    (uint32_t)cuda->multiprocessors), dim3(int4_folded_threads(tiling)), shared, inputs, *t);
 	};
 
 	return int4_folded_instance<T>(t->w, tiling, run);

@@ -5,85 +5,175 @@
  * multiplying by a kernel that does not divide the columns, as cuBLASLt's that linear.cu allows, which tests/gpu/invariance
  * checks.  So a step may take one or the other.
  *
- * A block computes 64 · GROUPS rows of the weight for TOKENS rows of the input.  GROUPS warpgroups multiply; one more gives up its
- * registers, and a warp of it copies: a lane a tile of the weight. */
+ * A block takes tiles of 64 · GROUPS rows of the weight and TOKENS rows of the input, one after the other.  GROUPS warpgroups
+ * multiply; one more gives up its registers: a warp of it copies weights, a lane what lies together, and a thread of another one
+ * inputs, each into a ring of its own, also for the next tile while results are written.
+ *
+ * On an H200 neither memory nor L2 is what takes the time (copies alone take a third of it), but what a multiplying warp executes,
+ * which wgmma covers badly: so sixteen columns are decoded while the sixteen before are multiplied; scales are computed a unit
+ * ahead; and addresses of inputs are in uniform registers. */
 #ifndef PENSTOCK_GPU_FMT_INT4_FOLDED_CUH
 #define PENSTOCK_GPU_FMT_INT4_FOLDED_CUH
 
 #include "gpu/fmt_int4.cuh"
 
-/* Size of a block. */
+/* Size of a tile of the product. */
 struct int4_tiling {
 	uint32_t tokens, groups;
 };
 __host__ __device__ static constexpr uint32_t int4_tiling_tiles(const struct int4_tiling &s) { return 4 * s.groups; }
-
 static inline uint32_t int4_folded_threads(const struct int4_tiling &s) { return (s.groups + 1) * 128; }
-static inline dim3 int4_folded_grid(const struct int4_task *t, const struct int4_tiling &s)
+
+/* Registers of a thread that copies, and of one that multiplies, out of those that the kernel is launched with. */
+enum { INT4_COPY_REGISTERS = 32 };
+__host__ __device__ static constexpr int int4_folded_registers(int groups)
 {
-	return dim3((t->rows + s.tokens - 1) / s.tokens, (int4_tiles(t->w) + int4_tiling_tiles(s) - 1) / int4_tiling_tiles(s));
+	const int each = 65536 / ((groups + 1) * 128) / 8 * 8;
+	const int most = (each * (groups + 1) - INT4_COPY_REGISTERS) / groups / 8 * 8;
+
+	return most < 240 ? most : 240;
 }
 
-/* Shared memory: stages of a unit (inputs | tiles of weights), barriers.  Returns its size. */
+/* Tiles of the product.  Those that share weights follow each other. */
+__host__ __device__ static inline uint32_t int4_folded_across(const struct int4_task &t, uint32_t tokens)
+{
+	return (t.rows + tokens - 1) / tokens;
+}
+__host__ __device__ static inline uint32_t int4_folded_count(const struct int4_task &t, uint32_t tokens, uint32_t tiles)
+{
+	return int4_folded_across(t, tokens) * ((int4_tiles(t.w) + tiles - 1) / tiles);
+}
+static inline dim3 int4_folded_grid(const struct int4_task *t, const struct int4_tiling &s, uint32_t multiprocessors)
+{
+	uint32_t count = int4_folded_count(*t, s.tokens, int4_tiling_tiles(s));
+
+	return dim3(count < multiprocessors ? count : multiprocessors);
+}
+
+enum {
+	INT4_OUT_TOKENS = 32, INT4_OUT_BYTES = INT4_OUT_TOKENS * INT4_TILE * 2, /* that a warp turns at once: 16 outputs of them */
+	INT4_WEIGHTS_BYTES = 40 << 10, INT4_WEIGHTS_LEAST = 3, INT4_WEIGHTS_MOST = 8 /* in flight; stages */
+};
+/* Boxes of 64 columns in a stage of inputs; a unit has two.  Of 256 rows there is room for few stages. */
+__host__ __device__ static constexpr uint32_t int4_folded_boxes(uint32_t tokens) { return tokens > 128 ? 1 : 2; }
+
+/* Shared memory: `stages` of inputs, `ahead` stages of a unit of weights, what is turned, barriers.  Returns its size. */
 static inline uint32_t int4_folded_size(struct int4_task *t, const struct int4_tiling &s)
 {
-	uint32_t each;
+	const uint32_t barriers = 2 * (uint32_t)sizeof(mbarrier), out = 4 * s.groups * INT4_OUT_BYTES;
 
 	t->split = {};
 	t->stage_units = 1;
 	t->stages = 0;
 	int4_size(t, s.tokens);
-	t->stage_bytes = (t->input_bytes + int4_tiling_tiles(s) * t->tile_bytes + 1023) / 1024 * 1024;
-	each = t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier);
-	t->stages = INT4_SHARED_MOST / each < INT4_STAGES_MAX ? INT4_SHARED_MOST / each : (uint32_t)INT4_STAGES_MAX;
-	return t->stages * each;
+	t->input_bytes = int4_folded_boxes(s.tokens) * s.tokens * INT4_BOX * 2;
+	t->stage_bytes = int4_tiling_tiles(s) * t->tile_bytes;
+	t->ahead = INT4_WEIGHTS_BYTES / t->stage_bytes;
+	t->ahead = t->ahead < INT4_WEIGHTS_LEAST ? (uint32_t)INT4_WEIGHTS_LEAST : t->ahead;
+	t->ahead = t->ahead < INT4_WEIGHTS_MOST ? t->ahead : (uint32_t)INT4_WEIGHTS_MOST;
+	t->stages = (INT4_SHARED_MOST - out - t->ahead * (t->stage_bytes + barriers)) / (t->input_bytes + barriers);
+	t->stages = t->stages < INT4_STAGES_MAX ? t->stages : (uint32_t)INT4_STAGES_MAX;
+	return t->stages * (t->input_bytes + barriers) + t->ahead * (t->stage_bytes + barriers) + out;
+}
+/* Where these lie. */
+struct int4_folded_room {
+	uint8_t  *inputs, *weights, *out;
+	mbarrier *inputs_full, *inputs_empty, *weights_full, *weights_empty;
+};
+__device__ static inline struct int4_folded_room int4_folded_room_of(const struct int4_task &t, uint8_t *shared, uint32_t warps)
+{
+	struct int4_folded_room room;
+
+	room.inputs = shared;
+	room.weights = room.inputs + t.stages * t.input_bytes;
+	room.out = room.weights + t.ahead * t.stage_bytes;
+	room.inputs_full = (mbarrier *)(room.out + warps * INT4_OUT_BYTES);
+	room.inputs_empty = room.inputs_full + t.stages;
+	room.weights_full = room.inputs_empty + t.stages;
+	room.weights_empty = room.weights_full + t.ahead;
+	return room;
 }
 
-/* The warp that copies.  TILES from FIRST on. */
-__device__ static inline void int4_folded_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t tokens,
-    uint32_t first, uint32_t tiles, mbarrier *full, mbarrier *empty)
-{
-	const uint32_t lane = threadIdx.x % 32, row = blockIdx.x * tokens, bytes = tiles * t.tile_bytes + t.input_bytes;
-	const uint64_t again = cache_evict_last();
-	const uint8_t *from = NULL;
-	uint32_t       unit_bytes = 0, stage = 0, phase = 1;
+/* A place in a ring. */
+struct int4_place_in_ring {
+	uint32_t stage, phase;
 
-	if (lane < tiles) {
-		from = int4_block_at(t.w, first + lane, 0).words;
-		unit_bytes = (uint32_t)(t.units > 1 ? int4_block_at(t.w, first + lane, 1).words - from : 0);
-	}
-	auto inputs = [&](uint32_t unit, uint32_t to) {
-		for (uint32_t i = 0; i < INT4_UNIT / INT4_BOX; i++)
-			tma_load_2d(shared + to * t.stage_bytes + i * tokens * INT4_BOX * 2, map, (int32_t)(unit * INT4_UNIT + i * INT4_BOX),
-			    (int32_t)row, &full[to], again);
-	};
-	for (uint32_t unit = 0; unit < t.units; unit++) {
-		if (unit >= t.stages)
-			barrier_wait(&empty[stage], phase);
-		if (lane == 0)
-			barrier_expect(&full[stage], bytes);
-		__syncwarp();
-		if (lane < tiles)
-			bulk_copy(shared + stage * t.stage_bytes + t.input_bytes + lane * t.tile_bytes, from + (uint64_t)unit * unit_bytes,
-			    t.tile_bytes, &full[stage], again);
-		if (unit >= t.stages && lane == 0)
-			inputs(unit, stage);
-		if (unit + 1 == t.stages || (unit < t.stages && unit + 1 == t.units)) { /* the inputs of all so far */
-			dependency_wait();
-			for (uint32_t u = 0; lane == 0 && u <= unit; u++)
-				inputs(u, u);
-		}
-		if (++stage == t.stages) {
+	__device__ void advance(uint32_t stages)
+	{
+		if (++stage == stages) {
 			stage = 0;
 			phase ^= 1;
 		}
 	}
+};
+
+/* What a lane copies of every unit: a run of tiles of one panel, which lie behind each other; of no bytes for most lanes. */
+struct int4_run {
+	const uint8_t *from;
+	uint32_t       unit_bytes, bytes;
+};
+__device__ static inline struct int4_run int4_run_of(const struct int4_task &t, uint32_t first, uint32_t tiles, uint32_t lane)
+{
+	const uint32_t tile = first + (lane < tiles ? lane : tiles - 1);
+	const uint32_t panel = (uint32_t)((((uint64_t)tile + 1) * t.w.panels - 1) / int4_tiles(t.w));
+	const uint32_t begin = int4_panel_first(t.w, panel);
+	const uint32_t heads = __ballot_sync(~0u, lane < tiles && (lane == 0 || tile == begin)), later = heads >> 1 >> lane;
+
+	return { t.w.data + ((uint64_t)begin * t.units + (tile - begin)) * t.tile_bytes,
+		(int4_panel_first(t.w, panel + 1) - begin) * t.tile_bytes,
+		heads >> lane & 1 ? (later ? (uint32_t)__ffs((int)later) : tiles - lane) * t.tile_bytes : 0 };
+}
+
+/* The warp that copies weights, of tiles of the product with up to MOST tiles of the weight: load-time constants. */
+__device__ static inline void int4_folded_copy_weights(const struct int4_task &t, const struct int4_folded_room &room,
+    uint32_t tokens, uint32_t most)
+{
+	const uint32_t lane = threadIdx.x % 32, across = int4_folded_across(t, tokens), count = int4_folded_count(t, tokens, most);
+	const uint64_t again = cache_evict_last();
+	struct int4_place_in_ring at = { 0, 1 };
+
+	for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
+		const uint32_t first = i / across * most, tiles = int4_tiles(t.w) - first < most ? int4_tiles(t.w) - first : most;
+		const struct int4_run run = int4_run_of(t, first, tiles, lane);
+
+		for (uint32_t unit = 0; unit < t.units; unit++) {
+			barrier_wait(&room.weights_empty[at.stage], at.phase);
+			if (lane == 0)
+				barrier_expect(&room.weights_full[at.stage], tiles * t.tile_bytes);
+			__syncwarp();
+			if (run.bytes)
+				bulk_copy(room.weights + at.stage * t.stage_bytes + lane * t.tile_bytes, run.from + (uint64_t)unit * run.unit_bytes,
+				    run.bytes, &room.weights_full[at.stage], again);
+			at.advance(t.ahead);
+		}
+	}
+}
+
+/* The thread that copies inputs, once the kernel before is done. */
+__device__ static inline void int4_folded_copy_inputs(const struct int4_task &t, const struct int4_folded_room &room,
+    const tensor_map *map, uint32_t tokens, uint32_t most)
+{
+	const uint32_t across = int4_folded_across(t, tokens), count = int4_folded_count(t, tokens, most);
+	const uint32_t boxes = int4_folded_boxes(tokens);
+	const uint64_t again = cache_evict_last();
+	struct int4_place_in_ring at = { 0, 1 };
+
+	dependency_wait();
+	for (uint32_t i = blockIdx.x; i < count; i += gridDim.x)
+		for (uint32_t box = 0; box < t.units * (INT4_UNIT / INT4_BOX); box += boxes) {
+			barrier_wait(&room.inputs_empty[at.stage], at.phase);
+			barrier_expect(&room.inputs_full[at.stage], t.input_bytes);
+			for (uint32_t b = 0; b < boxes; b++)
+				tma_load_2d(room.inputs + at.stage * t.input_bytes + b * tokens * INT4_BOX * 2, map, (int32_t)((box + b) *
+				    INT4_BOX), (int32_t)(i % across * tokens), &room.inputs_full[at.stage], again);
+			at.advance(t.stages);
+		}
 }
 
 /* How a weight is scaled and rounded to T, once; of four bits from an exact integer q − z. */
 enum int4_fold {
 	INT4_FOLD_SAME,         /* s is a T: a product */
-	INT4_FOLD_SPLIT,        /* T is bfloat16, s of 16 bits = h + l, both bfloat16: (q − z) · h + (q − z) · l, the last exact */
+	INT4_FOLD_SPLIT,        /* T is bfloat16, s a half = h + l, both bfloat16: (q − z) · h + (q − z) · l, the last exact */
 	INT4_FOLD_OFFSETS,      /* s · q + o in float32, and then rounded */
 	INT4_FOLD_EIGHT,        /* codes of eight bits: s · q in float32, and then rounded */
 	INT4_FOLD_EIGHT_OFFSETS /* s · q + o */
@@ -94,16 +184,19 @@ __device__ static inline void int4_pair_of(float low, float high, __half2 *ret) 
 template <class T, enum int4_fold FOLD> struct int4_folder {
 	typedef typename int4_type<T>::pair pair;
 	static constexpr bool bfloat = int4_type<T>::base == int4_type<__nv_bfloat16>::base;
-	float s[2], o[2];       /* OFFSETS */
-	pair  high[2], low[2];  /* else */
+	static constexpr bool SPREADS = FOLD == INT4_FOLD_SPLIT; /* numbers are as int4_spread makes them, scales the larger */
+	uint32_t zero[2];       /* of a lane's two rows, as int4_operand or int4_spread wants them */
+	float    s[2], o[2];    /* OFFSETS, EIGHT */
+	pair     high[2], low[2]; /* else */
 
 	__device__ void set(const float scales[2], const float offsets[2])
 	{
 #pragma unroll
 		for (int i = 0; i < 2; i++) {
-			T h = from_float<T>(scales[i]), l = from_float<T>(to_float(h) == scales[i] ? 0 : scales[i] - to_float(h));
+			const float scale = SPREADS ? scales[i] * (i ? int4_type<T>::back / 16 : int4_type<T>::back) : scales[i];
+			const T     h = from_float<T>(scale), l = from_float<T>(to_float(h) == scale ? 0 : scale - to_float(h));
 
-			s[i] = scales[i];
+			s[i] = scale;
 			o[i] = offsets[i];
 			high[i] = { h, h };
 			low[i] = { l, l };
@@ -125,10 +218,23 @@ template <class T, enum int4_fold FOLD> struct int4_folder {
 		memcpy(&word, &x, sizeof x);
 		return word;
 	}
-	/* Words of eight bits as the first operand: a code without its sign is put behind 2²³. */
-	__device__ void eight(uint32_t first, uint32_t second, uint32_t a[4]) const
+	/* The first operand: of one or the other step of a part, whose words of four bits are these. */
+	__device__ void operand(const uint2 &words, int step, uint32_t a[4]) const
 	{
-		const uint32_t words[2] = { first ^ 0x80808080, second ^ 0x80808080 };
+		const uint32_t word = step ? words.y : words.x;
+
+		if constexpr (SPREADS)
+			int4_spread<T>(word, zero, a);
+		else
+			int4_operand<T>(word, zero, a);
+#pragma unroll
+		for (int f = 0; f < 4; f++)
+			a[f] = of(a[f], f & 1);
+	}
+	/* Of eight bits: a code without its sign is put behind 2²³. */
+	__device__ void operand(const uint4 &four, int step, uint32_t a[4]) const
+	{
+		const uint32_t words[2] = { (step ? four.z : four.x) ^ 0x80808080, (step ? four.w : four.y) ^ 0x80808080 };
 
 #pragma unroll
 		for (int f = 0; f < 4; f++) {
@@ -156,139 +262,273 @@ template <> struct int4_words<true> {
 	typedef uint4 type;
 };
 
-/* Y = X · Wᵀ for TOKENS rows of X (blockIdx.x) and a block's rows of W (blockIdx.y). */
+/* What a lane decodes the weights of the tile at BLOCK with, from column COLUMN of the unit on. */
+template <class T, int GROUP, enum int4_fold FOLD> __device__ static inline void int4_folded_scales(const struct int4_task &t,
+    const uint8_t *block, int column, uint32_t lane, struct int4_folder<T, FOLD> &fold)
+{
+	constexpr bool BFLOAT = int4_folder<T, FOLD>::bfloat, OFFSETS = FOLD == INT4_FOLD_OFFSETS || FOLD == INT4_FOLD_EIGHT_OFFSETS;
+	const uint32_t group = (uint32_t)(column / GROUP), place = lane / 4 * 2;
+	float          s[2], o[2] = { 0, 0 };
+
+	if constexpr (FOLD >= INT4_FOLD_EIGHT) {
+		octet_scales_of<GROUP, OFFSETS>(t.w, block + 2 * INT4_WORDS_BYTES, group, place, fold.s, fold.o);
+		return;
+	} else if constexpr (OFFSETS) {
+		fold.zero[0] = fold.zero[1] = int4_type<T>::base * 0x10001;
+		int4_scales_of<true>(t.w, block + INT4_WORDS_BYTES, group, place, s, o);
+	} else {
+		constexpr int         KIND = FOLD == INT4_FOLD_SAME && BFLOAT ? INT4_BF16 : INT4_F16;
+		const struct int4_raw raw = int4_fetch<KIND>(t, block, group, place);
+
+		int4_scales_of<KIND>(t, raw, s);
+		if constexpr (int4_folder<T, FOLD>::SPREADS)
+			int4_minus_of<T>(t, raw, fold.zero);
+		else
+			int4_zeros_of<T>(t, raw, fold.zero);
+	}
+	fold.set(s, o);
+}
+
+/* Inputs that lie BACK places before STAGE may be overwritten. */
+__device__ static inline void int4_folded_release(mbarrier *empty, uint32_t stage, uint32_t stages, uint32_t back)
+{
+	barrier_arrive(&empty[stage >= back ? stage - back : stage + stages - back]);
+}
+
+/* Where the lower or upper eight of 16 outputs of a row lie: rows four apart are in other banks. */
+__device__ static inline uint8_t *int4_turned(uint8_t *out, uint32_t row, uint32_t upper)
+{
+	return out + row * (INT4_TILE * 2) + (upper ^ (row / 4 % 2)) * 16;
+}
+
+/* Writes eight results of a row, at AT of its outputs. */
+template <class T> __device__ static inline void int4_eight_out(const struct int4_task &t, uint32_t row, uint32_t at, const T *from,
+    bool whole)
+{
+	T *to = (T *)t.y + (size_t)row * t.y_stride + at;
+
+	if (whole)
+		*(uint4 *)to = *(const uint4 *)from;
+	else
+#pragma unroll 1
+		for (uint32_t i = 0; i < 8 && (t.gated || at + i < t.w.rows); i++)
+			to[i] = from[i];
+}
+
+/* Writes what a warp has of 16 outputs from N on for TOKENS rows from ROW on; OUT: its room in shared memory. */
+template <class T, int TOKENS> __device__ static inline void int4_folded_store(const struct int4_task &t, uint8_t *out, uint32_t n,
+    uint32_t row, uint32_t lane, const float (&sums)[TOKENS / 2])
+{
+	const bool aligned = (uintptr_t)t.y % 16 == 0 && t.y_stride % 8 == 0;
+
+	if (t.to_float) {
+		for (uint32_t h = 0; h < 2; h++) {
+			const uint32_t at = int4_stack_row(t.w, n + lane / 4 + 8 * h), first = row + lane % 4 * 2;
+			float         *to = (float *)t.y + (size_t)first * t.y_stride + at;
+
+#pragma unroll
+			for (int i = 0; i < TOKENS / 4; i++)
+				if (at < t.w.rows && first + i / 2 * 8 + i % 2 < t.rows)
+					to[(size_t)(i / 2 * 8 + i % 2) * t.y_stride] = h ? sums[i / 2 * 4 + 2 + i % 2] : sums[i / 2 * 4 + i % 2];
+		}
+		return;
+	}
+#pragma unroll
+	for (int part = 0; part < TOKENS / INT4_OUT_TOKENS; part++, row += INT4_OUT_TOKENS) {
+#pragma unroll
+		for (int i = 0; i < INT4_OUT_TOKENS / 16; i++) { /* for 16 rows: four matrices */
+			uint32_t four[4];
+
+#pragma unroll
+			for (int m = 0; m < 4; m++) { /* rows of eight, and their upper or lower outputs */
+				const int j = 4 * (part * (INT4_OUT_TOKENS / 8) + i * 2 + m / 2) + m % 2 * 2;
+				typename int4_type<T>::pair two;
+
+				int4_pair_of(sums[j], sums[j + 1], &two);
+				memcpy(&four[m], &two, sizeof two);
+			}
+			stmatrix_x4_trans(shared_address(int4_turned(out, i * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2)), four);
+		}
+		__syncwarp();
+		if (t.gated) {
+			const pack<T> gate = *(const pack<T> *)int4_turned(out, lane, 0), up = *(const pack<T> *)int4_turned(out, lane, 1);
+			pack<T>       results;
+
+#pragma unroll
+			for (int i = 0; i < 8; i++) {
+				float g = to_float(gate.v[i]);
+
+				results.v[i] = from_float<T>(g / (1 + expf(-g)) * to_float(up.v[i]));
+			}
+			if (row + lane < t.rows)
+				int4_eight_out<T>(t, row + lane, n / 2, results.v, aligned);
+		} else {
+#pragma unroll
+			for (uint32_t i = lane; i < 2 * INT4_OUT_TOKENS; i += 32) {
+				uint32_t at = int4_stack_row(t.w, n + i % 2 * 8);
+
+				if (row + i / 2 < t.rows && at < t.w.rows)
+					int4_eight_out<T>(t, row + i / 2, at, (const T *)int4_turned(out, i / 2, i % 2), aligned && at + 8 <=
+					    t.w.rows);
+			}
+		}
+		__syncwarp();
+	}
+}
+
+/* Y = X · Wᵀ, by blocks that take tiles of TOKENS rows of X and 64 · GROUPS rows of W one after the other. */
 template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __global__ void
     __launch_bounds__((GROUPS + 1) * 128, 1) int4_folded(const __grid_constant__ tensor_map inputs,
         const __grid_constant__ struct int4_task t)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+	typedef struct int4_folder<T, FOLD> folder;
+	typedef typename int4_words<(FOLD >= INT4_FOLD_EIGHT)>::type two_steps;
 	constexpr uint32_t TILES = 4 * GROUPS;
+	constexpr uint32_t BOXES = int4_folded_boxes(TOKENS);
 	constexpr int  PARTS = 4; /* of a unit; a part's operands are the same registers in every unit */
-	constexpr bool EIGHT = FOLD >= INT4_FOLD_EIGHT, OFFSETS = FOLD == INT4_FOLD_OFFSETS || FOLD == INT4_FOLD_EIGHT_OFFSETS;
-	constexpr bool DRAINS = GROUP != INT4_UNIT; /* what is multiplied ends with a unit: else the compiler serialises it */
-	uint8_t       *shared = (uint8_t *)shared_memory();
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = blockIdx.y * TILES;
-	const uint32_t tiles = int4_tiles(t.w) - first < TILES ? int4_tiles(t.w) - first : TILES;
-	mbarrier      *full = (mbarrier *)(shared + t.stages * t.stage_bytes), *empty = full + t.stages;
+	constexpr bool WHOLE = GROUP == INT4_UNIT; /* else what is multiplied ends with a unit, or the compiler serialises it */
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const struct int4_folded_room room = int4_folded_room_of(t, (uint8_t *)shared_memory(), 4 * GROUPS);
 
 	dependents_launch();
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < t.stages; i++) {
-			barrier_init(&full[i], 1);
-			barrier_init(&empty[i], 4 * GROUPS);
+			barrier_init(&room.inputs_full[i], 1);
+			barrier_init(&room.inputs_empty[i], 4 * GROUPS);
+		}
+		for (uint32_t i = 0; i < t.ahead; i++) {
+			barrier_init(&room.weights_full[i], 1);
+			barrier_init(&room.weights_empty[i], 4 * GROUPS);
 		}
 		fence_barrier_init();
 	}
 	__syncthreads();
 	if (warp >= 4 * GROUPS) {
 		if constexpr (GROUPS > 1)
-			registers_lower<24>();
+			registers_lower<INT4_COPY_REGISTERS>();
 		if (warp == 4 * GROUPS)
-			int4_folded_copy(t, &inputs, shared, TOKENS, first, tiles, full, empty);
+			int4_folded_copy_weights(t, room, TOKENS, TILES);
+		else if (warp == 4 * GROUPS + 1 && lane == 0)
+			int4_folded_copy_inputs(t, room, &inputs, TOKENS, TILES);
 		return;
 	}
 	if constexpr (GROUPS > 1)
-		registers_raise<GROUPS == 3 ? 160 : 240>();
-	/* A tile that is not there computes the last one once more. */
-	const uint32_t place = lane / 4 * 2, block = t.input_bytes + (warp < tiles ? warp : tiles - 1) * t.tile_bytes;
-	uint32_t       stage = 0, phase = 0, zero[2], a[PARTS][2][4];
-	typename int4_words<EIGHT>::type words[PARTS];
+		registers_raise<int4_folded_registers(GROUPS)>();
+	const uint32_t across = int4_folded_across(t, TOKENS), count = int4_folded_count(t, TOKENS, TILES);
+	uint32_t       a[PARTS][2][4];
+	two_steps      words[2]; /* of a part and the next one */
 	float          sums[TOKENS / 2];
-	struct int4_folder<T, FOLD> folder;
+	folder         fold;
+	struct int4_place_in_ring of_inputs = { 0, 0 }, of_weights = { 0, 0 };
 
 	dependency_wait();
 #pragma unroll 1
-	for (uint32_t unit = 0; unit < t.units; unit++) {
-		const uint8_t *weights = shared + stage * t.stage_bytes + block;
-		const uint32_t x = shared_address(shared + stage * t.stage_bytes);
+	for (uint32_t number = blockIdx.x; number < count; number += gridDim.x) {
+		const uint32_t first = number / across * TILES, tiles = int4_tiles(t.w) - first < TILES ? int4_tiles(t.w) - first : TILES;
+		/* A tile that is not there computes the last one once more. */
+		const uint32_t mine = (warp < tiles ? warp : tiles - 1) * t.tile_bytes;
+		const uint8_t *block = room.weights + of_weights.stage * t.stage_bytes + mine;
 
-		barrier_wait(&full[stage], phase);
+		barrier_wait(&room.weights_full[of_weights.stage], of_weights.phase);
+		words[0] = ((const two_steps *)block)[lane];
+		if constexpr (WHOLE)
+			int4_folded_scales<T, GROUP>(t, block, 0, lane, fold);
+#pragma unroll 1
+		for (uint32_t unit = 0; unit < t.units; unit++) {
+			const bool      more = unit + 1 < t.units;
+			mbarrier *const decoded = &room.weights_empty[of_weights.stage];
+			const uint8_t  *next = block;
+			folder          next_fold;
+			uint64_t        x[2];
+
+			of_weights.advance(t.ahead);
+			if (more) {
+				barrier_wait(&room.weights_full[of_weights.stage], of_weights.phase);
+				next = room.weights + of_weights.stage * t.stage_bytes + mine;
+			}
 #pragma unroll
-		for (int i = 0; i < PARTS; i++)
-			words[i] = ((const typename int4_words<EIGHT>::type *)weights)[i * 32 + lane];
+			for (uint32_t h = 0; h < 2; h += BOXES) {
+				barrier_wait(&room.inputs_full[of_inputs.stage], of_inputs.phase);
+				/* By way of lane 0: what is known to be the same in all lanes stays in uniform registers. */
+				const uint32_t smem = __shfl_sync(~0u, shared_address(room.inputs + of_inputs.stage * t.input_bytes), 0);
+
+				for (uint32_t b = 0; b < BOXES; b++)
+					x[h + b] = wgmma_descriptor(smem + b * (TOKENS * INT4_BOX * 2), 16, 1024, SWIZZLE_128);
+				of_inputs.advance(t.stages);
+			}
 #pragma unroll
-		for (int i = 0; i < PARTS; i++) {
-			if (i * 32 % GROUP == 0) {
-				float s[2], o[2] = { 0, 0 };
-
-				if constexpr (EIGHT) {
-					octet_scales_of<GROUP, OFFSETS>(t.w, weights + 2 * INT4_WORDS_BYTES, (uint32_t)(i * 32 / GROUP), place,
-					    folder.s, folder.o);
-				} else if constexpr (OFFSETS) {
-					zero[0] = zero[1] = int4_type<T>::base * 0x10001;
-					int4_scales_of<true>(t.w, weights + INT4_WORDS_BYTES, (uint32_t)(i * 32 / GROUP), place, s, o);
-				} else {
-					const struct int4_raw raw = int4_fetch(t, weights, (uint32_t)(i * 32 / GROUP), place);
-
-					int4_zeros_of<T>(t, raw, zero);
-					int4_scales_of(t, raw, s);
+			for (int i = 0; i < PARTS; i++) {
+				words[(i + 1) % 2] = ((const two_steps *)(i + 1 < PARTS ? block : next))[(i + 1) % PARTS * 32 + lane];
+				if (!WHOLE && i * 32 % GROUP == 0)
+					int4_folded_scales<T, GROUP>(t, block, i * 32, lane, fold);
+				if constexpr (WHOLE) {
+					wgmma_wait<2>(); /* what the parts before the last one took was multiplied */
+					if (i == 1 && unit > 0 && lane == 0)
+						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1 + 2 / BOXES);
+					if (i == 3 && BOXES == 1 && lane == 0)
+						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 2);
+					if (i + 1 == PARTS)
+						int4_folded_scales<T, GROUP>(t, next, 0, lane, next_fold);
 				}
-				if constexpr (!EIGHT)
-					folder.set(s, o);
-			}
-			if constexpr (!DRAINS) {
-				wgmma_wait<PARTS - 1>();
-				if (i == PARTS - 1 && unit > 0 && lane == 0) /* what the unit before took was multiplied */
-					barrier_arrive(&empty[stage ? stage - 1 : t.stages - 1]);
-			}
 #pragma unroll
-			for (int step = 0; step < 2; step++) {
-				if constexpr (EIGHT) {
+				for (int step = 0; step < 2; step++) { /* one is decoded while the other is multiplied */
 					if (GROUP == 16 && step)
-						octet_scales_of<GROUP, OFFSETS>(t.w, weights + 2 * INT4_WORDS_BYTES, (uint32_t)(2 * i + step), place,
-						    folder.s, folder.o);
-					folder.eight(step ? words[i].z : words[i].x, step ? words[i].w : words[i].y, a[i][step]);
-				} else {
-					int4_operand<T>(step ? words[i].y : words[i].x, zero, a[i][step]);
-#pragma unroll
-					for (int f = 0; f < 4; f++)
-						a[i][step][f] = folder.of(a[i][step][f], f & 1);
+						int4_folded_scales<T, GROUP>(t, block, i * 32 + 16, lane, fold);
+					fold.operand(words[i % 2], step, a[i][step]);
+					if (i + 1 == PARTS && step == 1) {
+						__syncwarp();
+						if (lane == 0)
+							barrier_arrive(decoded);
+					}
+					wgmma_fence();
+					wgmma_rs<T, TOKENS>(sums, a[i][step], x[i / 2] + (i % 2 * 2 + step) * 2, unit > 0 || i + step > 0);
+					wgmma_commit();
 				}
 			}
-			wgmma_fence();
-#pragma unroll
-			for (int step = 0; step < 2; step++)
-				wgmma_rs<T, TOKENS>(sums, a[i][step], wgmma_descriptor(x + i / 2 * (TOKENS * INT4_BOX * 2) + (i % 2 * 2 + step) *
-				    32, 16, 1024, SWIZZLE_128), unit > 0 || i + step > 0);
-			wgmma_commit();
+			block = next;
+			if constexpr (WHOLE)
+				fold = next_fold;
+			else {
+				wgmma_wait<0>();
+				if (lane == 0)
+					for (uint32_t back = 1; back <= 2 / BOXES; back++)
+						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, back);
+			}
 		}
-		if constexpr (DRAINS) {
-			wgmma_wait<0>();
-			if (lane == 0)
-				barrier_arrive(&empty[stage]);
-		}
-		if (++stage == t.stages) {
-			stage = 0;
-			phase ^= 1;
-		}
+		wgmma_wait<0>();
+		wgmma_settle(sums);
+		if (WHOLE && lane == 0)
+			int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1);
+		if (warp < tiles)
+			int4_folded_store<T, TOKENS>(t, room.out + warp * INT4_OUT_BYTES, (first + warp) * INT4_TILE, number % across * TOKENS,
+			    lane, sums);
 	}
-	wgmma_wait<0>();
-	wgmma_settle(sums);
-	if (warp < tiles)
-#pragma unroll
-		for (int j = 0; j < TOKENS / 8; j++)
-			int4_store<T>(t, (first + warp) * INT4_TILE, blockIdx.x * TOKENS + j * 8, lane, &sums[4 * j]);
 #endif
 }
 
-/* Sizes of blocks that there are. */
-static constexpr struct int4_tiling int4_tilings[] = { { 128, 1 }, { 128, 2 }, { 128, 3 }, { 256, 1 }, { 256, 2 } };
+/* Tiles of the product that there are, and nanoseconds that a block takes for one: lines through what was measured on an H200 with
+ * weights of 4,096 and 13,696 columns.  Most take longer than their wgmma alone would. */
+static constexpr struct int4_choice {
+	struct int4_tiling tiling;
+	uint32_t           ends, columns; /* first and last of all; sixteen columns */
+} int4_choices[] = { { { 64, 1 }, 3400, 59 }, { { 128, 1 }, 4300, 63 }, { { 128, 2 }, 4300, 99 }, { { 128, 3 }, 4300, 139 },
+	{ { 256, 1 }, 4700, 91 }, { { 256, 2 }, 5600, 147 } };
 
-/* The one that ends first on BLOCKS multiprocessors: rounds of blocks times the cycles that sixteen columns take, a line through
- * what was measured on an H200. */
-static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint32_t rows, uint32_t blocks)
+/* The one that ends first on MULTIPROCESSORS. */
+static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint32_t rows, uint32_t multiprocessors)
 {
 	struct int4_tiling best = {};
 	uint64_t           least = UINT64_MAX;
 
-	for (const struct int4_tiling &s : int4_tilings) {
-		uint64_t count = (uint64_t)((rows + s.tokens - 1) / s.tokens) * ((int4_tiles(*w) + int4_tiling_tiles(s) - 1) /
-		    int4_tiling_tiles(s));
-		uint64_t cost = (count + blocks - 1) / blocks * (75 + s.groups * (s.tokens / 2 + 15));
+	for (const struct int4_choice &c : int4_choices) {
+		uint64_t tiles = int4_tiling_tiles(c.tiling), count = (uint64_t)((rows + c.tiling.tokens - 1) / c.tiling.tokens) *
+		    ((int4_tiles(*w) + tiles - 1) / tiles);
+		uint64_t ns = (count + multiprocessors - 1) / multiprocessors * (c.ends + (uint64_t)w->columns * c.columns / 16);
 
-		if (cost < least) {
-			least = cost;
-			best = s;
+		if (ns < least) {
+			least = ns;
+			best = c.tiling;
 		}
 	}
 	return best;
@@ -298,6 +538,8 @@ static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint
 template <class T, int GROUP, enum int4_fold FOLD, class L> static inline auto int4_folded_instance_of(const struct int4_tiling &s,
     L launch)
 {
+	if (s.tokens == 64)
+		return launch(int4_folded<T, 64, 1, GROUP, FOLD>);
 	if (s.tokens == 256)
 		return s.groups == 1 ? launch(int4_folded<T, 256, 1, GROUP, FOLD>) : launch(int4_folded<T, 256, 2, GROUP, FOLD>);
 	if (s.groups == 1)
@@ -307,7 +549,8 @@ template <class T, int GROUP, enum int4_fold FOLD, class L> static inline auto i
 template <class T, class L> static inline auto int4_folded_instance(const struct int4_slab &w, const struct int4_tiling &s,
     L launch)
 {
-	constexpr enum int4_fold fold = int4_type<T>::base == int4_type<__nv_bfloat16>::base ? INT4_FOLD_SPLIT : INT4_FOLD_SAME;
+	constexpr bool bfloat = int4_type<T>::base == int4_type<__nv_bfloat16>::base;
+	constexpr enum int4_fold fold = bfloat ? INT4_FOLD_SPLIT : INT4_FOLD_SAME;
 
 	if (w.eight && int4_has_offsets(w))
 		return int4_folded_instance_of<T, 32, INT4_FOLD_EIGHT_OFFSETS>(s, launch);
@@ -316,6 +559,9 @@ template <class T, class L> static inline auto int4_folded_instance(const struct
 		    int4_folded_instance_of<T, 32, INT4_FOLD_EIGHT>(s, launch);
 	if (int4_has_offsets(w))
 		return int4_folded_instance_of<T, INT4_GROUP_MIN, INT4_FOLD_OFFSETS>(s, launch);
+	if (bfloat && w.scales == INT4_BF16)
+		return w.group == INT4_GROUP_MIN ? int4_folded_instance_of<T, INT4_GROUP_MIN, INT4_FOLD_SAME>(s, launch) :
+		    int4_folded_instance_of<T, INT4_UNIT, INT4_FOLD_SAME>(s, launch);
 	return w.group == INT4_GROUP_MIN ? int4_folded_instance_of<T, INT4_GROUP_MIN, fold>(s, launch) :
 	    int4_folded_instance_of<T, INT4_UNIT, fold>(s, launch);
 }

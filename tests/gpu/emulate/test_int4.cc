@@ -342,16 +342,18 @@ template <class T> static void check_product(const struct slab *slab, const char
 }
 
 /* Products of weights that are rounded to T, by blocks of every size: sums in double, and the same bits of all. */
-template <class T> static void check_folded(const struct slab *slab, const char *name, uint32_t rows, int wide, uint64_t seed)
+template <class T> static void check_folded(const struct slab *slab, const char *name, uint32_t rows, uint32_t blocks, int wide,
+    uint64_t seed)
 {
 	const bool         bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
 	uint32_t           k_count = slab->w.columns, n_count = slab->w.rows, stride = (k_count + 7) / 8 * 8 + 8;
-	uint32_t           y_stride = n_count + 3;
+	uint32_t           y_stride = seed % 2 ? n_count + 3 : (n_count + 7) / 8 * 8; /* rows whose parts are not aligned, or are */
 	std::vector<T>     x = inputs<T>(rows, k_count, stride), narrow, first;
 	std::vector<float> y, wide_first;
 
 	expect(int4_folded_takes<T>(slab->w), "%s is not taken", name);
-	for (const struct int4_tiling &tiling : int4_tilings) {
+	for (const struct int4_choice &choice : int4_choices) {
+		const struct int4_tiling tiling = choice.tiling;
 		struct int4_task task = {};
 		double           worst = 0;
 		uint32_t         beyond = 0;
@@ -370,11 +372,13 @@ template <class T> static void check_folded(const struct slab *slab, const char 
 
 			if (tensor_map_encode(&layout, &map))
 				return "the inputs' map";
-			return emulate(int4_folded_grid(&task, tiling), int4_folded_threads(tiling), shared, { .seed = seed, .before =
+			return emulate(int4_folded_grid(&task, tiling, blocks), int4_folded_threads(tiling), shared, { .seed = seed, .before =
 			    { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) }, { (void *)x.data(), x.size() *
 			        sizeof(T) } } }, [&] { kernel(map, task); });
 		};
-		const char *error = int4_folded_instance<T>(slab->w, tiling, launch);
+		const char    *error = int4_folded_instance<T>(slab->w, tiling, launch);
+		uint32_t       half = slab->w.half, other = 0;
+		std::vector<T> gated((size_t)rows * y_stride, from_float<T>(NAN));
 
 		expect(!error, "%s: %u × %u, %u rows, blocks of %u: %s", name, n_count, k_count, rows, tiling.tokens, error);
 		for (uint32_t r = 0; r < rows; r++)
@@ -397,6 +401,21 @@ template <class T> static void check_folded(const struct slab *slab, const char 
 			}
 		expect(worst <= 1 && !beyond, "%s: %u × %u, %u rows, %u × %u: %.3g of the error that is allowed, %u beyond", name,
 		    n_count, k_count, rows, tiling.tokens, tiling.groups, worst, beyond);
+		if (half && !wide) { /* silu of the one part times the other has the bits of both kernels */
+			task.y = gated.data();
+			task.gated = 1;
+			error = int4_folded_instance<T>(slab->w, tiling, launch);
+			for (uint32_t r = 0; r < rows; r++)
+				for (uint32_t n = 0; n < half; n++) {
+					const T *two = &narrow[(size_t)r * y_stride + n];
+					float    gate = to_float(two[0]);
+
+					other += gated[(size_t)r * y_stride + n].bits != from_float<T>(gate / (1 + expf(-gate)) * to_float(
+					    two[half])).bits;
+				}
+			expect(!error && other == 0, "%s: %u gated outputs by blocks of %u × %u have other bits", name, other,
+			    tiling.tokens, tiling.groups);
+		}
 		if (wide_first.empty()) {
 			wide_first = y;
 			first = narrow;
@@ -579,7 +598,8 @@ static void test_gate_up(void)
 		if (int4_wide_takes(&slab.w))
 			check_gated<__nv_bfloat16>(&slab, 21, c.blocks, true);
 		if (int4_folded_takes<__nv_bfloat16>(slab.w) && !slab.order)
-			check_folded<__nv_bfloat16>(&slab, spec->name, 67, 0, 5);
+			for (uint64_t seed : { 5, 6 })
+				check_folded<__nv_bfloat16>(&slab, spec->name, 67, c.blocks, 0, seed);
 	}
 }
 
@@ -659,9 +679,9 @@ static void test_folded(void)
 		make(&stored, &specs[cases[i].spec], cases[i].rows, cases[i].columns, 0, 0);
 		if (!lay(&slab, { stored.desc }, cases[i].blocks, (uint64_t)i))
 			continue;
-		check_folded<__nv_bfloat16>(&slab, specs[cases[i].spec].name, cases[i].count, cases[i].wide, (uint64_t)i);
+		check_folded<__nv_bfloat16>(&slab, specs[cases[i].spec].name, cases[i].count, 1, cases[i].wide, (uint64_t)i);
 		if (i == 0 || i == 3 || i >= 5)
-			check_folded<__half>(&slab, specs[cases[i].spec].name, cases[i].count, 0, 7);
+			check_folded<__half>(&slab, specs[cases[i].spec].name, cases[i].count, 1, 0, 7);
 	}
 }
 
