@@ -8,7 +8,7 @@
  * has the same bits in all steps of up to SLAB_ROWS rows, and in all larger ones.
  *
  * Gate and up.  Of a slab of both (int4_slab.half) silu(gate) · up is written by the product itself, with the bits of two kernels,
- * except where it is decoded into memory. */
+ * except where it is decoded into memory.  Products of few rows do what follows q, k and v as well. */
 #include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
@@ -281,6 +281,8 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	}
 	if (!is_multiplied<T>(slab, rows))
 		return multiply_decoded<T>(cuda, slab, x, x_stride, rows, y, y_stride, to_float);
+	const struct head_target *heads = to_float ? NULL : heads_wanted(cuda, y, slab->rows);
+	const bool       wide = int4_wide_suits(slab, rows);
 	struct int4_task task = {};
 
 	task.w = *slab;
@@ -292,10 +294,14 @@ template <class T> static enum status run(struct cuda_backend *cuda, const struc
 	task.x = x;
 	if (rows == 1)
 		norm_take(cuda, x, &task.norm);
+	if (heads && !wide && int4_takes_heads(*slab, rows)) {
+		task.heads = *heads;
+		cuda->step.heads = NULL;
+	}
 	cuda->step.launches++;
 	if (rows > SLAB_ROWS)
 		return multiply_folded<T>(cuda, &task, x, x_stride);
-	return multiply<T>(cuda, &task, x, x_stride, int4_wide_suits(slab, rows));
+	return multiply<T>(cuda, &task, x, x_stride, wide);
 }
 
 enum status int4_run(struct cuda_backend *cuda, const struct backend_weight *w, const void *x, uint32_t x_stride, uint32_t rows,

@@ -31,6 +31,10 @@
  *
  * Of a stack of two parts with as many rows each, gate and up of a feed-forward, a tile's rows 0…7 are eight of the first part
  * and 8…15 the same of the second one: a lane has both of an output, and silu(gate) · up may be written instead (int4_put).
+ * What follows q, k and v (heads.cuh) is done in passing too, up to 16 rows.
+ *
+ * Kernels of few rows are short: how much code lies before and behind the products shows in their times.  So what warps summed
+ * goes through shared memory, also where there is one share, to a loop with one copy of what stores a value.
  *
  * Slabs whose codes have eight bits share all of this but words and codes: fmt_octet.cuh.
  *
@@ -41,6 +45,7 @@
 
 #include "gpu/block.cuh"
 #include "gpu/decode.cuh"
+#include "gpu/heads.cuh"
 #include "gpu/norm.cuh"
 
 #include <string.h>
@@ -53,6 +58,8 @@ enum {
 	INT4_NARROW_ROWS = 16,     /* of the input, at most, in a block of int4_multiply */
 	INT4_EACH_MAX = 3,         /* tiles of a warp */
 	INT4_PANEL_TILES = 24,     /* at most */
+	INT4_PANELS_MAX = 1600,    /* whose cube has 32 bits */
+	INT4_HEADS_TILES = 4,      /* of a panel at most, where the product does what follows q, k and v (heads.cuh) */
 	INT4_BOX = 64,             /* columns of inputs that lie together in shared memory */
 	INT4_STAGES_MAX = 16, INT4_STAGES_LEAST = 3,
 	INT4_LARGE_TILES = 16,     /* panels of more have one share of units */
@@ -78,6 +85,7 @@ struct int4_slab {
 	uint32_t half;              /* not 0: rows of each of two parts that alternate in tiles */
 	uint32_t group;             /* 32 or 128 columns have a scale; of eight bits 16 or 32 */
 	uint32_t panels;
+	uint32_t panel_each, panel_more, panel_scale; /* panels · each + more tiles; 2³² / panels, rounded up: divisions are slow */
 	enum int4_scales scales;
 	int      zeros;             /* they are stored */
 	int      eight;             /* codes of eight bits, else of four */
@@ -112,9 +120,8 @@ __host__ __device__ static inline uint64_t int4_bytes(const struct int4_slab &w)
 }
 __host__ __device__ static inline uint32_t int4_panel_first(const struct int4_slab &w, uint32_t panel)
 {
-	uint64_t product = (uint64_t)int4_tiles(w) * panel;
-
-	return product >> 32 ? (uint32_t)(product / w.panels) : (uint32_t)product / w.panels; /* of 64 bits it is slow */
+	/* Tiles · panel / panels.  Exact, since more and panel ≤ panels ≤ INT4_PANELS_MAX. */
+	return panel * w.panel_each + (uint32_t)((uint64_t)(panel * w.panel_more) * w.panel_scale >> 32);
 }
 /* Tiles of the largest panel. */
 __host__ __device__ static inline uint32_t int4_panel_tiles(const struct int4_slab &w)
@@ -130,6 +137,13 @@ __host__ __device__ static inline uint32_t int4_panels_for(uint32_t rows, uint32
 		return tiles;
 	most = (tiles + blocks - 1) / blocks;
 	return blocks * ((most + INT4_PANEL_TILES - 1) / INT4_PANEL_TILES);
+}
+static inline void int4_divide(struct int4_slab *w, uint32_t panels)
+{
+	w->panels = panels;
+	w->panel_each = int4_tiles(*w) / panels;
+	w->panel_more = int4_tiles(*w) % panels;
+	w->panel_scale = panels > 1 ? UINT32_MAX / panels + 1 : 0; /* of one panel there is no more */
 }
 /* Where a row of the stack lies, and the other way round. */
 __host__ __device__ static inline uint32_t int4_slab_row(const struct int4_slab &w, uint32_t row)
@@ -506,6 +520,7 @@ struct int4_notes {
 	struct {
 		uint32_t mine, share; /* which of row_warps, which of k_warps */
 	} warps[32];
+	struct head_pair pairs[INT4_HEADS_TILES * 8]; /* what is read for those of the one row */
 };
 static_assert(INT4_WARPS <= 32);
 
@@ -518,6 +533,7 @@ struct int4_task {
 	int      gated; /* y = silu(first part) · second part, of a slab that has both; each is rounded to T before, as a product is */
 	const void *x;  /* of products with one row, which need no map of it */
 	struct norm_prologue norm; /* what that row is, where it is postponed */
+	struct head_target heads;  /* without keys: none */
 	struct int4_split split;
 	uint32_t stage_units, stages;
 	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them */
@@ -544,7 +560,7 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 	t->ahead++;
 	t->ahead = t->ahead < t->stages ? t->ahead : t->stages;
 	t->stage_bytes = (t->input_bytes + t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes + 1023) / 1024 * 1024;
-	t->sum_bytes = t->split.k_warps > 1 ? t->split.k_warps * t->split.row_warps * t->split.each * INT4_TILE * rows * 4 : 0;
+	t->sum_bytes = t->split.k_warps * t->split.row_warps * t->split.each * INT4_TILE * rows * 4;
 	return t->stages * (t->stage_bytes + 2 * (uint32_t)sizeof(mbarrier)) + t->whole_bytes + t->sum_bytes + (uint32_t)sizeof(
 	    struct int4_notes);
 }
@@ -844,7 +860,7 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 {
 	const uint64_t once = cache_evict_first(), again = cache_evict_last();
 	uint32_t       stage = 0, phase = 1, count = 0;
-	bool           ready = t.whole_bytes > 0; /* inputs are not for this thread to fetch */
+	bool           ready = rows == 1; /* that one is not for this thread to fetch */
 
 	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
 		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
@@ -861,11 +877,11 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 			bulk_copy(at + t.input_bytes, from, bytes, &full[stage], blockIdx.y + 1 == gridDim.y ? once : again);
 			from += bytes;
 			count++;
-			if (ready && !t.whole_bytes)
+			if (ready && rows > 1)
 				int4_fetch_inputs(t, map, at, rows, unit, &full[stage], again);
-			if (t.whole_bytes && count == t.ahead) /* it would wait behind more weights */
+			if (rows == 1 && count == t.ahead) /* it would wait behind more weights */
 				barrier_wait(there, 0);
-			if (!ready && (count == t.ahead || (last && unit + t.stage_units >= t.units))) {
+			if (rows > 1 && !ready && (count == t.ahead || (last && unit + t.stage_units >= t.units))) {
 				dependency_wait();
 				ready = true;
 				for (uint32_t k = 0, u = 0; k < count; k++) {
@@ -945,14 +961,16 @@ template <class T> __device__ static inline uint4 int4_eight_of(const struct int
 	return values;
 }
 
-/* Brings it, by all THREADS, of which this one is number THREAD, when the kernel before is done. */
+/* Brings it, by all THREADS, of which this one is number THREAD, when the kernel before is done; EARLY asks for something else
+ * then, which comes meanwhile. */
 template <class T> __device__ static inline void int4_one_load(const struct int4_task &t, uint8_t *x, uint32_t thread,
-    uint32_t threads)
+    uint32_t threads, auto early)
 {
 	constexpr uint32_t MOST = 4; /* loads under way */
 	const uint32_t     chunks = t.units * (INT4_UNIT / 8);
 
 	dependency_wait();
+	early();
 	for (uint32_t first = thread; first < chunks; first += MOST * threads) {
 		uint4 values[MOST];
 
@@ -968,13 +986,14 @@ template <class T> __device__ static inline void int4_one_load(const struct int4
 
 /* The same where it is a norm that nobody has computed yet, of whole units. */
 template <class T> __device__ static inline void int4_one_norm(const struct int4_task &t, uint8_t *x, uint32_t thread,
-    uint32_t threads)
+    uint32_t threads, auto early)
 {
 	constexpr int                  COUNT = pack<T>::count;
 	const struct norm_team         team = { thread, threads, 1 };
 	norm_alone<T, INT4_NORM_PACKS> norm(t.norm, team);
 
 	dependency_wait();
+	early();
 	norm.load();
 	norm.run((float *)(x + (t.units + 2) * (INT4_UNIT * 2)));
 #pragma unroll
@@ -996,6 +1015,12 @@ static inline bool int4_one_takes_norm(const struct int4_slab &w)
 	const struct int4_split split = int4_split_of(&w);
 
 	return !w.order && w.columns % INT4_UNIT == 0 && w.columns <= 32 * split.row_warps * split.k_warps * INT4_NORM_PACKS * 8;
+}
+
+/* Whether the product of ROWS rows with W, by int4_multiply, does what follows q, k and v. */
+static inline bool int4_takes_heads(const struct int4_slab &w, uint32_t rows)
+{
+	return rows <= INT4_NARROW_ROWS && !w.half && w.rows % 2 == 0 && int4_panel_tiles(w) <= INT4_HEADS_TILES;
 }
 
 /* Where a lane reads it. */
@@ -1028,36 +1053,54 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, bool EIGHT, int
 		int4_unit<T, ROWS, COUNT, GROUP, OFFSETS, KIND>(t, unit, block, x, lane, sums);
 }
 
-/* What a lane has of a tile and eight rows: four sums, of one row two, which every fourth lane has. */
+/* What is left of a tile and eight rows, or one, when warps have multiplied: sums of two outputs, eight apart, of a row. */
 template <int ROWS> struct int4_part {
-	static constexpr int COUNT = ROWS == 1 ? 2 : 4, APART = 4 / COUNT;
-	static constexpr uint32_t LANES = ROWS == 1 ? 8 : 32, AT_ONCE = ROWS == 1 ? 8 : ROWS == 8 ? 4 : 1; /* as registers allow */
-	alignas(COUNT * 4) float v[COUNT];
+	static constexpr uint32_t COUNT = ROWS == 1 ? 8 : 64; /* of a tile; of more rows a lane has two, one behind the other */
+	static constexpr uint32_t NEXT = ROWS == 1 ? 1 : 8;   /* from one to that of the next output */
+	static constexpr uint32_t AT_ONCE = ROWS == 1 ? 8 : ROWS == 8 ? 4 : 2; /* are loaded, as registers allow */
+	float low, high;
 
-	__device__ static struct int4_part &of(float *partial, uint32_t part, uint32_t lane)
+	/* A lane's, to where those of the tile are. */
+	__device__ static void set(struct int4_part *tile, uint32_t lane, const float sums[4])
 	{
-		return ((struct int4_part *)partial)[part * LANES + lane / (32 / LANES)];
-	}
-	__device__ void set(const float sums[4])
-	{
-#pragma unroll
-		for (int h = 0; h < COUNT; h++)
-			v[h] = sums[h * APART];
+		if (ROWS > 1)
+			((float4 *)tile)[lane] = make_float4(sums[0], sums[2], sums[1], sums[3]);
+		else if (lane % 4 == 0)
+			tile[lane / 4] = { sums[0], sums[2] };
 	}
 	__device__ void add(const struct int4_part &more)
 	{
-#pragma unroll
-		for (int h = 0; h < COUNT; h++)
-			v[h] += more.v[h];
+		low += more.low;
+		high += more.high;
 	}
-	template <class T> __device__ void store(const struct int4_task &t, uint32_t n, uint32_t row, uint32_t lane) const
-	{
-		if constexpr (ROWS == 1)
-			int4_put<T>(t, n + lane / 4, row, v[0], v[1]);
-		else
-			int4_store<T>(t, n, row, lane, v);
-	}
+	/* Which output, of the first eight, and row number AT is of. */
+	__device__ static uint32_t output(uint32_t at) { return at / NEXT; }
+	__device__ static uint32_t row(uint32_t at) { return at % NEXT; }
 };
+
+/* A pair of outputs of q, k or v, out of line: compilers would begin its divisions before the products, and keep registers. */
+template <class T> __device__ DEVICE_NOINLINE void int4_put_pair(const struct head_target &heads, T *y, uint32_t row,
+    uint32_t unit, float2 outputs)
+{
+	head_put(heads, head_fetch(heads, row, unit), y, unit, outputs);
+}
+
+/* What follows q, k and v (heads.cuh), by all lanes of a warp, of which those without IS_THERE have nothing: output N of ROW and
+ * the one eight behind it, whose neighbours the thread has that is NEXT apart.  WITH is the one row's. */
+template <class T, int ROWS> __device__ static inline void int4_put_heads(const struct int4_task &t, uint32_t n, uint32_t row,
+    bool is_there, const struct int4_part<ROWS> &sums, const struct head_pair &with)
+{
+	const float2   two = head_gather(sums.low, sums.high, int4_part<ROWS>::NEXT);
+	const uint32_t unit = n % 2 ? n + 7 : n;
+	T             *y = (T *)t.y + (size_t)row * t.y_stride;
+
+	if (!is_there || row >= t.rows || unit >= t.w.rows)
+		return;
+	if constexpr (ROWS > 8)
+		int4_put_pair<T>(t.heads, y, row, unit, two);
+	else
+		head_put(t.heads, ROWS == 1 ? with : head_fetch(t.heads, row, unit), y, unit, two);
+}
 
 /* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block, of EIGHT bits ≤ 32; EACH tiles a warp, at least the split's.  One row lies in
  * shared memory as a whole; it comes before the weights that are not asked for ahead. */
@@ -1071,7 +1114,7 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 	uint8_t       *shared = (uint8_t *)shared_memory();
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32 - 1;
 	uint8_t       *one = shared + t.stages * t.stage_bytes;
-	float         *partial = (float *)(one + t.whole_bytes);
+	part          *partial = (part *)(one + t.whole_bytes);
 	mbarrier      *full = (mbarrier *)((uint8_t *)partial + t.sum_bytes), *empty = full + t.stages;
 	struct int4_notes *notes = (struct int4_notes *)(empty + t.stages);
 
@@ -1080,6 +1123,7 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 		notes->warps[lane] = { lane % t.split.row_warps, lane / t.split.row_warps };
 		if (lane == 0) {
 			notes->panel = int4_panel_of(t.w, blockIdx.x);
+#pragma unroll 1
 			for (uint32_t i = 0; i < t.stages; i++) {
 				barrier_init(&full[i], 1);
 				barrier_init(&empty[i], warps);
@@ -1096,10 +1140,21 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 	if constexpr (ROWS == 1) {
 		for (uint32_t i = threadIdx.x; i < INT4_UNIT * 2 / 4; i += 32 * warps)
 			((uint32_t *)(one + t.units * (INT4_UNIT * 2) + 64))[i] = 0;
+		const struct int4_panel own = int4_panel_of(t.w, blockIdx.x);
+		const uint32_t unit = (own.first + threadIdx.x / 8) * INT4_TILE + threadIdx.x % 8 + (threadIdx.x % 2 ? 7 : 0);
+		const bool     heads = t.heads.keys && threadIdx.x < own.tiles * 8 && unit < t.w.rows;
+		struct head_pair with;
+		const auto       early = [&] {
+			if (heads)
+				with = head_fetch(t.heads, 0, unit);
+		};
+
 		if (t.norm.x)
-			int4_one_norm<T>(t, one, threadIdx.x, 32 * warps);
+			int4_one_norm<T>(t, one, threadIdx.x, 32 * warps, early);
 		else
-			int4_one_load<T>(t, one, threadIdx.x, 32 * warps);
+			int4_one_load<T>(t, one, threadIdx.x, 32 * warps, early);
+		if (heads)
+			notes->pairs[threadIdx.x] = with;
 	} else {
 		dependency_wait();
 	}
@@ -1153,40 +1208,34 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 				phase ^= 1;
 			}
 		}
-		if (t.split.k_warps == 1) {
-#pragma unroll
-			for (int r = 0; r < EACH; r++)
-#pragma unroll
-				for (int j = 0; j < TILES; j++) {
-					part own;
-
-					own.set(sums[r][j]);
-					if (mine + r * t.split.row_warps < tiles && (ROWS > 1 || lane % 4 == 0))
-						own.template store<T>(t, (first + mine + r * t.split.row_warps) * INT4_TILE, blockIdx.y * ROWS + j * 8,
-						    lane);
-				}
-			continue;
-		}
-		/* The shares of units, in their order: [share][tile of the panel][eight rows][lane], of one row [lanes that have it]. */
-		const uint32_t parts = t.split.row_warps * t.split.each * TILES, middle = t.halves > 1 ? (t.split.k_warps + 1) / 2 : 0;
+		/* The shares of units, in their order: [share][tile of the panel][eight rows][part].  Notes are read once more: places
+		 * that are known before the products take registers. */
+		const uint32_t parts = t.split.row_warps * t.split.each * TILES * part::COUNT;
+		const uint32_t middle = t.halves > 1 ? (t.split.k_warps + 1) / 2 : 0;
+		const auto     own = notes->warps[warp];
 
 #pragma unroll
 		for (int r = 0; r < EACH; r++)
 #pragma unroll
 			for (int j = 0; j < TILES; j++)
-				if ((uint32_t)r < t.split.each && (ROWS > 1 || lane % 4 == 0))
-					part::of(partial, share * parts + (mine + r * t.split.row_warps) * TILES + j, lane).set(sums[r][j]);
+				if ((uint32_t)r < t.split.each)
+					part::set(partial + own.share * parts + ((own.mine + r * t.split.row_warps) * TILES + j) * part::COUNT, lane,
+					    sums[r][j]);
 		named_barrier_sync(1, 32 * warps);
-		for (uint32_t i = threadIdx.x; i < parts * part::LANES; i += 32 * warps) {
-			const uint32_t at = i / part::LANES, by = i % part::LANES * (32 / part::LANES);
+		for (uint32_t i = threadIdx.x; i < (parts + 31) / 32 * 32; i += 32 * warps) { /* whole warps */
+			const uint32_t eight = i / part::COUNT % TILES, at = i % part::COUNT;
+			const uint32_t n = (first + i / part::COUNT / TILES) * INT4_TILE + part::output(at);
+			const uint32_t row = blockIdx.y * ROWS + eight * 8 + part::row(at);
+			const bool     is_there = i < tiles * TILES * part::COUNT;
 			part           sum = {}, head = {};
 
+#pragma unroll 1
 			for (uint32_t s = 0; s < t.split.k_warps; s += part::AT_ONCE) {
 				part more[part::AT_ONCE];
 
 #pragma unroll
 				for (uint32_t k = 0; k < part::AT_ONCE; k++)
-					more[k] = part::of(partial, (s + k < t.split.k_warps ? s + k : 0) * parts + at, by);
+					more[k] = partial[(s + k < t.split.k_warps ? s + k : 0) * parts + (is_there ? i : 0)];
 #pragma unroll
 				for (uint32_t k = 0; k < part::AT_ONCE; k++) {
 					if (s + k == middle) {
@@ -1198,8 +1247,10 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 				}
 			}
 			head.add(sum);
-			if (at / TILES < tiles)
-				head.template store<T>(t, (first + at / TILES) * INT4_TILE, blockIdx.y * ROWS + at % TILES * 8, by);
+			if (t.heads.keys)
+				int4_put_heads<T>(t, n, row, is_there, head, notes->pairs[i % (INT4_HEADS_TILES * 8)]);
+			else if (is_there)
+				int4_put<T>(t, n, row, head.low, head.high);
 		}
 		named_barrier_sync(1, 32 * warps);
 	}

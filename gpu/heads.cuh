@@ -97,14 +97,14 @@ template <class T> __device__ static inline void head_put(const head_target &to,
 }
 
 /* Accumulators of tensor cores lie in fragments of sixteen outputs: of a row of y a lane has output lane / 4 and the one eight
- * behind it, lane ^ 4 has their neighbours.  All lanes of a warp call: each gets one of the two pairs, which begins at
- * head_unit. */
+ * behind it, the thread that is APART from this one has their neighbours: lane ^ 4.  All lanes of a warp call: each gets one of the
+ * two pairs, which begins at head_unit. */
 __device__ static inline uint32_t head_unit(uint32_t lane) { return lane & 4 ? lane / 4 + 7 : lane / 4; }
 
-__device__ static inline float2 head_gather(float low, float high)
+__device__ static inline float2 head_gather(float low, float high, uint32_t apart = 4)
 {
-	bool  odd = threadIdx.x & 4;
-	float other = __shfl_xor_sync(~0u, odd ? low : high, 4);
+	bool  odd = threadIdx.x & apart;
+	float other = __shfl_xor_sync(~0u, odd ? low : high, (int)apart);
 
 	return odd ? make_float2(other, high) : make_float2(low, other);
 }

@@ -111,15 +111,15 @@ static inline const char *int4_choose(const struct weight_desc *parts, uint32_t 
 		free(order);
 		rows += parts[i].rows;
 	}
-	if (why || rows > INT32_MAX) {
+	ret->rows = (uint32_t)(rows < INT32_MAX ? rows : INT32_MAX);
+	if (why || int4_panels_for(ret->rows, blocks) > INT4_PANELS_MAX) {
 		free(*ret_order);
 		*ret_order = NULL;
 		return why ? why : "it has too many rows";
 	}
-	ret->rows = (uint32_t)rows;
+	int4_divide(ret, int4_panels_for(ret->rows, blocks));
 	ret->columns = (uint32_t)parts[0].columns;
 	ret->half = count == 2 && parts[0].rows == parts[1].rows && parts[0].rows % INT4_TILE == 0 ? (uint32_t)parts[0].rows : 0;
-	ret->panels = int4_panels_for(ret->rows, blocks);
 	return NULL;
 }
 

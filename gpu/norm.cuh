@@ -67,8 +67,8 @@ template <int COUNT> static __device__ inline uint32_t norm_index(const struct n
 	return (team.thread + (uint32_t)(i / COUNT) * team.threads) * COUNT + (uint32_t)(i % COUNT);
 }
 
-/* A vector of the norm: of few packs in registers, fetched before the row is there. */
-template <int COUNT, int PACKS> struct norm_vector {
+/* A vector of the norm: of few packs in registers, fetched before the row is there.  WHOLE: no pack is there in part. */
+template <int COUNT, int PACKS, bool WHOLE = false> struct norm_vector {
 	static constexpr bool early = PACKS <= 2;
 	const float *from;
 	float        v[early ? PACKS * COUNT : 1];
@@ -86,7 +86,7 @@ template <int COUNT, int PACKS> struct norm_vector {
 				}
 #pragma unroll
 				for (int i = 0; i < COUNT; i++)
-					v[p * COUNT + i] = vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
+					v[p * COUNT + i] = !WHOLE && vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
 			}
 		}
 	}
@@ -99,8 +99,8 @@ template <int COUNT, int PACKS> struct norm_vector {
 	}
 };
 
-/* PACKS × COUNT values of a row in registers of each thread. */
-template <int COUNT, int PACKS> struct norm_row {
+/* PACKS × COUNT values of a row in registers of each thread.  WHOLE as above: those of packs that are not there are zeros. */
+template <int COUNT, int PACKS, bool WHOLE = false> struct norm_row {
 	static constexpr int each = PACKS * COUNT;
 	struct norm_team team;
 	uint32_t         width;
@@ -126,7 +126,7 @@ template <int COUNT, int PACKS> struct norm_row {
 	__device__ void clear_padding()
 	{
 #pragma unroll
-		for (int i = 0; i < each; i++)
+		for (int i = 0; i < each && !WHOLE; i++)
 			v[i] = index(i) < width ? v[i] : 0;
 	}
 
@@ -156,14 +156,14 @@ template <int COUNT, int PACKS> struct norm_row {
 
 	/* Of DELTA · FACTOR · W, or, without FACTOR, of DELTA. */
 	__device__ void add(const norm_row &delta) { for (int i = 0; i < each; i++) v[i] += delta.v[i]; }
-	__device__ void add_scaled(const norm_row &delta, float factor, const norm_vector<COUNT, PACKS> &w)
+	__device__ void add_scaled(const norm_row &delta, float factor, const norm_vector<COUNT, PACKS, WHOLE> &w)
 	{
 #pragma unroll
 		for (int i = 0; i < each; i++)
 			v[i] = fmaf(delta.v[i], factor * w.at(i, index(i), width), v[i]);
 	}
 
-	__device__ void scale(float factor, const norm_vector<COUNT, PACKS> &w)
+	__device__ void scale(float factor, const norm_vector<COUNT, PACKS, WHOLE> &w)
 	{
 #pragma unroll
 		for (int i = 0; i < each; i++)
@@ -187,7 +187,7 @@ template <int COUNT, int PACKS> struct norm_row {
 
 #pragma unroll
 		for (int i = 0; i < each; i++) {
-			float x = index(i) < width ? v[i] - mean : 0;
+			float x = WHOLE || index(i) < width ? v[i] - mean : 0; /* WHOLE: of mean 0 */
 
 			packs[i / COUNT] = fmaf(x, x, packs[i / COUNT]);
 		}
@@ -221,13 +221,13 @@ template <int COUNT, int PACKS> struct norm_row {
 	__device__ float factor(float squares, float eps) const { return rsqrtf(squares / (float)width + eps); }
 };
 
-/* A postponed norm of the row that a product is alone with. */
+/* A postponed norm of the row that a product is alone with, whose width is a multiple of a pack's. */
 template <class T, int PACKS> struct norm_alone {
 	static constexpr int count = pack<T>::count;
 	static constexpr uint32_t shared_floats = 2 * NORM_LINES_MAX;
 	const struct norm_prologue  &job;
-	norm_row<count, PACKS>       row;
-	norm_vector<count, PACKS>    w, inner;
+	norm_row<count, PACKS, true> row;
+	norm_vector<count, PACKS, true> w, inner;
 	pack<float>                  x[PACKS * count / 4];
 	pack<T>                      delta[PACKS];
 
@@ -260,15 +260,13 @@ template <class T, int PACKS> struct norm_alone {
 	/* FLOATS [shared_floats] as for norm_row::sum. */
 	__device__ void run(float *floats)
 	{
-		norm_row<count, PACKS> add(row.team, job.width);
+		norm_row<count, PACKS, true> add(row.team, job.width);
 
 #pragma unroll
 		for (int i = 0; i < row.each; i++) {
 			row.v[i] = x[i / 4].v[i % 4];
 			add.v[i] = to_float(delta[i / count].v[i % count]);
 		}
-		row.clear_padding();
-		add.clear_padding();
 		if (job.inner_norm)
 			row.add_scaled(add, add.factor(add.squares(0, floats), job.inner_eps), inner);
 		else

@@ -1,6 +1,7 @@
 /* test_int4.cc: slabs of four and eight bits, on the host's processor: their values against the reader of stored formats, bit
  * for bit; products against sums in double; a row's bits against the same row in other company. */
 #include "expect.h"
+#include "heads.h"
 #include "gpu/fmt_int4_folded.cuh"
 #include "gpu/fmt_int4_wide.cuh"
 #include "gpu/int4_choose.h"
@@ -243,7 +244,7 @@ static void check_values(const struct slab *slab, const char *name)
 /* Y [rows][y_stride] = rows of X · Wᵀ on BLOCKS blocks; float32, or T widened.  GATED: silu of the first half times the second. */
 template <class T> static std::vector<float> multiply(const struct slab *slab, const std::vector<T> &x, uint32_t x_stride,
     uint32_t rows, uint32_t blocks, int wide, uint64_t seed, bool wide_kernel = false, int gated = 0,
-    const struct norm_prologue *norm = NULL)
+    const struct norm_prologue *norm = NULL, const struct head_target *heads = NULL)
 {
 	uint32_t           columns = gated ? slab->w.half : slab->w.rows, y_stride = columns + 3;
 	std::vector<float> y((size_t)rows * y_stride, NAN), ret((size_t)rows * columns);
@@ -268,9 +269,13 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 	task.x = in.data();
 	if (norm)
 		task.norm = *norm;
+	if (heads)
+		task.heads = *heads;
 	std::vector<emulate_range> before = { { task.y, (size_t)rows * y_stride * (wide ? sizeof(float) : sizeof(T)) },
 		{ (void *)in.data(), in.size() * sizeof(T) } };
 
+	if (heads && heads->rotation)
+		before.push_back({ (void *)heads->rotation, (size_t)rows * heads->rotation_stride * sizeof(float2) });
 	if (norm)
 		before.insert(before.end(), { { (void *)norm->x, norm->width * sizeof(float) }, { norm->sum, norm->width * sizeof(float) },
 		    { (void *)norm->delta, norm->width * sizeof(T) } });
@@ -732,6 +737,49 @@ static void test_norm(void)
 	}
 }
 
+/* Bias, rotation and the write of k and v in the epilogue: the bits of two kernels, however tiles and panels cut heads. */
+template <class T> static void check_heads(const struct slab *slab, const struct head_shape &shape, uint32_t rows, uint32_t blocks)
+{
+	const uint32_t     stride = (slab->w.columns + 7) / 8 * 8;
+	const std::vector<T> x = inputs<T>(rows, slab->w.columns, stride);
+	head_world<T>      one(shape, rows), two(shape, rows);
+	std::vector<float> product = multiply<T>(slab, x, stride, rows, blocks, 0, 1);
+	std::vector<T>     want, got;
+
+	expect(int4_takes_heads(slab->w, rows), "%u outputs in %u panels, %u rows: heads are not taken", slab->w.rows, slab->w.panels,
+	    rows);
+	for (float y : product)
+		want.push_back(from_float<T>(y));
+	two.run(want.data(), slab->w.rows);
+	for (float y : multiply<T>(slab, x, stride, rows, blocks, 0, 2, false, 0, NULL, &one.to))
+		got.push_back(from_float<T>(y));
+	expect(memcmp(want.data(), got.data(), want.size() * sizeof(T)) == 0 && one.equals(two),
+	    "%u and %u heads of %u, %u rows: not the bits of two kernels", shape.q_heads, shape.kv_heads, shape.dim, rows);
+}
+
+static void test_heads(void)
+{
+	static const struct {
+		struct head_shape heads;
+		int               spec;
+		uint32_t          columns, blocks;
+	} cases[] = { { { 4, 1, 16, 4, 4, true, false }, 4, 320, 5 }, { { 3, 2, 64, 64, 16, false, true }, 0, 288, 7 },
+		{ { 5, 1, 22, 2, 11, true, false }, 9, 203, 3 }, { { 2, 1, 64, 64, 32, true, true }, SPEC_Q8_0, 640, 4 },
+		{ { 3, 2, 64, 64, 0, true, true }, 2, 512, 9 } };
+
+	for (const auto &c : cases) {
+		struct stored stored;
+		struct slab   slab;
+
+		make(&stored, &specs[c.spec], c.heads.width(), c.columns, 0, 0);
+		if (!lay(&slab, { stored.desc }, c.blocks, 3))
+			continue;
+		for (uint32_t rows : { 1u, 2u, 8u, 13u })
+			check_heads<__nv_bfloat16>(&slab, c.heads, rows, c.blocks);
+		check_heads<__half>(&slab, c.heads, 1, c.blocks);
+	}
+}
+
 /* Many orders of events. */
 static void test_orders(void)
 {
@@ -784,6 +832,7 @@ int main(void)
 	test_stack();
 	test_gate_up();
 	test_norm();
+	test_heads();
 	test_shapes();
 	test_eight();
 	test_folded();
