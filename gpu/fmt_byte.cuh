@@ -63,7 +63,8 @@ enum {
 	BYTE_ROUND_GROUPS = 8, /* of a block, each by a warp */
 	BYTE_ROUND_VALUES = BYTE_ROUND_GROUPS * 128,
 	BYTE_ROUND_THREADS_MAX = 1024,
-	BYTE_ROUND_KEPT = 6 /* packs of four that a thread keeps while it looks for the largest value of a row */
+	BYTE_ROUND_KEPT = 6, /* packs of four that a thread loads at once, and keeps while it looks for the largest value of a row */
+	BYTE_ROUND_FEW = 128 /* rows: blocks of more have fewer threads, so that several run on a multiprocessor */
 };
 
 __host__ __device__ static inline constexpr bool byte_wide(enum byte_kind kind) { return kind == BYTE_F8_WIDE || kind ==
@@ -309,7 +310,8 @@ __host__ __device__ static inline uint64_t byte_rounded_bytes(uint64_t rows, uin
 /* Threads of byte_round_kernel, and its blocks along y. */
 __host__ __device__ static inline uint32_t byte_round_threads(const struct byte_rounding *r)
 {
-	uint32_t threads = byte_round_up((r->width + 3) / 4, 32);
+	uint32_t packs = (r->width + 3) / 4, each = r->rows > BYTE_ROUND_FEW ? BYTE_ROUND_KEPT : 1;
+	uint32_t threads = byte_round_up((packs + each - 1) / each, 32);
 
 	return r->scale_stride ? BYTE_ROUND_GROUPS * 32 : threads < BYTE_ROUND_THREADS_MAX ? threads : (uint32_t)BYTE_ROUND_THREADS_MAX;
 }
@@ -331,14 +333,20 @@ template <class T> struct alignas(4 * sizeof(T)) byte_four {
 	T v[4];
 };
 
+template <class T> __device__ static inline void byte_values(const byte_four<T> &four, float ret[4])
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		ret[i] = byte_value(four.v[i]);
+}
+
 /* Elements K … K + 3 of a row, zeroes behind its end. */
 template <class T> __device__ static inline void byte_load(const T *x, uint32_t k, uint32_t width, float ret[4])
 {
 	if (k + 4 <= width) {
-		byte_four<T> four = *(const byte_four<T> *)(x + k);
+		const byte_four<T> four = *(const byte_four<T> *)(x + k);
 
-		for (int i = 0; i < 4; i++)
-			ret[i] = byte_value(four.v[i]);
+		byte_values(four, ret);
 	} else {
 		for (int i = 0; i < 4; i++)
 			ret[i] = k + i < width ? byte_value(x[k + i]) : 0;
@@ -353,7 +361,8 @@ template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS
 	const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, stride = blockDim.x * 4;
 	const T       *x = (const T *)r.x + (size_t)row * r.x_stride;
 	uint8_t       *q = r.q + (size_t)row * r.q_stride;
-	float          amax = 0, v[4], kept[BYTE_ROUND_KEPT][4];
+	float          amax = 0, v[4];
+	byte_four<T>   kept[BYTE_ROUND_KEPT] = {};
 
 	dependents_launch();
 	dependency_wait();
@@ -373,9 +382,19 @@ template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS
 		return;
 	}
 #pragma unroll
+	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++) /* nothing else in the way: all begin before one is waited for */
+		if (p * stride + threadIdx.x * 4 + 4 <= r.width)
+			kept[p] = *(const byte_four<T> *)(x + p * stride + threadIdx.x * 4);
+#pragma unroll
 	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++) {
-		byte_load(x, p * stride + threadIdx.x * 4, r.width, kept[p]);
-		amax = byte_larger(byte_largest(kept[p]), amax);
+		uint32_t k = p * stride + threadIdx.x * 4;
+
+		if (k < r.width && k + 4 > r.width)
+			for (uint32_t i = 0; i < 3; i++)
+				if (k + i < r.width)
+					kept[p].v[i] = x[k + i];
+		byte_values(kept[p], v);
+		amax = byte_larger(byte_largest(v), amax);
 	}
 	for (uint32_t k = BYTE_ROUND_KEPT * stride + threadIdx.x * 4; k < r.width; k += stride) {
 		byte_load(x, k, r.width, v);
@@ -383,9 +402,11 @@ template <class T, bool I8> __global__ void __launch_bounds__(BYTE_ROUND_THREADS
 	}
 	amax = byte_scale_of(I8, byte_block_amax(amax, shared), r.fixed);
 #pragma unroll
-	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++)
+	for (uint32_t p = 0; p < BYTE_ROUND_KEPT; p++) {
+		byte_values(kept[p], v);
 		if (p * stride + threadIdx.x * 4 < r.q_stride)
-			byte_put(I8, q, p * stride + threadIdx.x * 4, kept[p], amax);
+			byte_put(I8, q, p * stride + threadIdx.x * 4, v, amax);
+	}
 	for (uint32_t k = BYTE_ROUND_KEPT * stride + threadIdx.x * 4; k < r.q_stride; k += stride) {
 		byte_load(x, k, r.width, v);
 		byte_put(I8, q, k, v, amax);

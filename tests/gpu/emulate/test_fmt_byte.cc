@@ -628,6 +628,8 @@ int main(void)
 		case_rounding<__nv_bfloat16, false>("bfloat16 to e4m3 by group", 9, 1300, true, 0, seed);
 		case_rounding<float, false>("float32 to e4m3 by group", 8, 77, true, 0, seed);
 		case_rounding<float, false>("float32 to e4m3, fixed", 8, 300, false, 0.01f, seed);
+		case_rounding<__nv_bfloat16, true>("bfloat16 to int8, many rows", 130, 1302, false, 0, seed); /* fewer threads than packs */
+		case_rounding<float, false>("float32 to e4m3, many rows", 131, 77, false, 0, seed);
 		case_rounding<__half, true>("float16 to int8", 8, 1000, false, 0, seed);
 		case_rounding<float, true>("float32 to int8", 8, 129, false, 0, seed);
 		case_rounding<__nv_bfloat16, true>("bfloat16 to int8, fixed", 8, 129, false, 0.5f, seed);
