@@ -123,6 +123,20 @@ __device__ static inline bool barrier_test(mbarrier *b, uint32_t parity)
 	return done;
 }
 
+/* Arrives at the same barrier of block RANK of the cluster; says nothing about what this thread wrote (ordered among blocks, it
+ * would wait for the whole device at each arrival). */
+__device__ static inline void barrier_arrive_cluster(mbarrier *b, uint32_t rank)
+{
+	asm volatile("{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
+	    "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(b)), "r"(rank) : "memory");
+}
+
+/* All threads of all blocks of the cluster meet. */
+__device__ static inline void cluster_sync(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /* What this thread wrote to shared memory with ordinary stores is seen by wgmma and by copies that read shared memory. */
 __device__ static inline void fence_async_proxy(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -172,6 +186,13 @@ __device__ static inline void bulk_store(void *global, const void *smem, uint32_
 	    "r"(shared_address(smem)), "r"(bytes) : "memory");
 }
 
+/* A box from shared memory, where it lies as a load would have put it; what is beyond the tensor is not written (sm_90). */
+__device__ static inline void tma_store_2d(const tensor_map *map, int32_t x, int32_t y, const void *smem)
+{
+	asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y),
+	    "r"(shared_address(smem)) : "memory");
+}
+
 __device__ static inline void bulk_store_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Until all but the last N groups have been written. */
 template <int N> __device__ static inline void bulk_store_wait(void)
@@ -213,6 +234,15 @@ __device__ static inline void tma_load_3d(void *smem, const tensor_map *map, int
 	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
 	    "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(smem)), "l"(map), "r"(x), "r"(y), "r"(z),
 	    "r"(shared_address(b)), "l"(policy) : "memory");
+}
+
+/* Into the same place of every block of the cluster that MASK names; the barrier B of each gets the bytes. */
+__device__ static inline void tma_load_3d_multicast(void *smem, const tensor_map *map, int32_t x, int32_t y, int32_t z, mbarrier *b,
+    uint16_t mask, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+	    ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6, %7;" ::"r"(shared_address(smem)), "l"(map), "r"(x), "r"(y), "r"(z),
+	    "r"(shared_address(b)), "h"(mask), "l"(policy) : "memory");
 }
 
 __device__ static inline void tma_load_4d(void *smem, const tensor_map *map, int32_t x, int32_t y, int32_t z, int32_t w,

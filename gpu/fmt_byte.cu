@@ -7,6 +7,7 @@
  * as they are.  Everything else stays with the layout of rows.
  *
  * Where the kernels have run: on an H200, and on the host under the emulator of tests/gpu/emulate. */
+#include "gpu/fmt_byte_large.cuh"
 #include "gpu/fmt_byte_load.cuh"
 #include "gpu/launch.cuh"
 #include "gpu/linear_own.h"
@@ -366,6 +367,8 @@ static enum status run_rounded(struct cuda_backend *cuda, const struct backend_w
 	p.mark_value = fault_mark(FAULT_LINEAR, ++cuda->step.launches);
 	if (!byte_cut(kind, (uint32_t)cuda->multiprocessors, &p) || !(kernel = find_kernel(kind, &p)))
 		return STATUS_INTERNAL; /* byte_layout_of has asked */
+	if (kind == BYTE_I8 && rows >= LARGE_ROWS_LEAST && large_takes(p.output, y, y_stride))
+		return byte_large(cuda, w, &p, rounded.q, rounded.q_stride);
 	if (p.token_tile <= BYTE_HEADS_TOKENS && p.output != BYTE_OUT_F32 && heads_wanted(cuda, y, w->rows)) {
 		p.heads = *cuda->step.heads;
 		cuda->step.heads = NULL;

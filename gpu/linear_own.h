@@ -25,6 +25,11 @@ struct skinny_variant;
 enum status linear_skinny(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant);
 enum status linear_portable(struct cuda_backend *cuda, const struct linear_job *job);
 
+/* fmt_byte_large.cu: the product P with the weights of W and rounded rows Q. */
+struct byte_product;
+enum status byte_large(struct cuda_backend *cuda, const struct backend_weight *w, const struct byte_product *p, const uint8_t *q,
+    uint32_t q_stride);
+
 /* ---- Trials at start (linear.cu) ---- */
 
 /* Microseconds of one of LAUNCHES launches, LAUNCH(context, 0), LAUNCH(context, 1), …, which say whether they could be: the median

@@ -1300,7 +1300,7 @@ static void run_all(struct totals *totals)
 	static const struct {
 		uint32_t n, k, rows;
 	} gated[] = { { 8, 64, 1 }, { 1536, 576, 5 }, { 1704, 192, 64 }, { 2304, 512, 16 }, { 100, 200, 9 }, { 512, 128, 70 } };
-	static const uint32_t byte_rows[] = { 1, 5, 16, 33, 64, 70, 130 };
+	static const uint32_t byte_rows[] = { 1, 5, 16, 33, 64, 70, 130, 300, 1030 }; /* the last two for int8's kernel of many rows */
 	static const uint32_t four_bit_rows[] = { 1, 9, 20, 40, 70, 300 }; /* by mma.sync, by wgmma, rounded first */
 	static const uint32_t widths[] = { 8, 24, 77, 128, 576, 4096, 6144, 13700 };
 
@@ -1315,7 +1315,9 @@ static void run_all(struct totals *totals)
 			case_gated(totals, dtype, gated[i].n, gated[i].k, gated[i].rows);
 		for (size_t i = 0; i < sizeof byte_cases / sizeof *byte_cases && wanted(totals, "bytes"); i++)
 			for (size_t r = 0; r < sizeof byte_rows / sizeof *byte_rows; r++)
-				case_bytes(totals, dtype, &byte_cases[i], byte_rows[r]);
+				if (byte_rows[r] <= 130 ||
+				    (byte_cases[i].input == WEIGHT_INPUT_I8_TOKEN && byte_rows[r] * byte_cases[i].n < 3000000))
+					case_bytes(totals, dtype, &byte_cases[i], byte_rows[r]);
 		for (size_t i = 0; i < sizeof four_bits / sizeof *four_bits && wanted(totals, "four bits"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_stack(totals, dtype, &four_bits[i], 1, four_bit_rows[r]);

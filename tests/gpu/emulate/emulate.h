@@ -41,6 +41,7 @@
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define DEVICE_NOINLINE __attribute__((noinline))
 #define DYNAMIC_SHARED(name) char *name = shared_memory()
 
@@ -455,6 +456,9 @@ void barrier_init(mbarrier *b, uint32_t count);
 void barrier_expect(mbarrier *b, uint32_t bytes);
 void barrier_expect_more(mbarrier *b, uint32_t bytes);
 void barrier_arrive(mbarrier *b);
+/* Of a cluster of one block. */
+static inline void barrier_arrive_cluster(mbarrier *b, uint32_t) { barrier_arrive(b); }
+static inline void cluster_sync(void) { emulate_barrier(0, 0, 0, true); }
 void barrier_wait(mbarrier *b, uint32_t parity);
 bool barrier_test(mbarrier *b, uint32_t parity);
 static inline void fence_barrier_init(void) {}
@@ -473,6 +477,7 @@ static inline uint64_t cache_evict_last(void) { return 2; }
 void bulk_copy(void *smem, const void *global, uint32_t bytes, mbarrier *b, uint64_t policy = 0);
 void bulk_prefetch(const void *global, uint32_t bytes);
 void bulk_store(void *global, const void *smem, uint32_t bytes);
+void tma_store_2d(const tensor_map *map, int32_t x, int32_t y, const void *smem);
 void bulk_store_commit(void);
 void emulate_store_wait(uint32_t groups, bool read);
 template <int N> static inline void bulk_store_wait(void) { emulate_store_wait(N, false); }
@@ -490,6 +495,12 @@ static inline void tma_load_3d(void *smem, const tensor_map *map, int32_t x, int
 	const int32_t at[5] = { x, y, z, 0, 0 };
 	(void)policy;
 	emulate_tensor_load(smem, map, 3, at, b);
+}
+/* Of a cluster of one block. */
+static inline void tma_load_3d_multicast(void *smem, const tensor_map *map, int32_t x, int32_t y, int32_t z, mbarrier *b, uint16_t,
+    uint64_t policy)
+{
+	tma_load_3d(smem, map, x, y, z, b, policy);
 }
 static inline void tma_load_4d(void *smem, const tensor_map *map, int32_t x, int32_t y, int32_t z, int32_t w, mbarrier *b,
     uint64_t policy = 0)

@@ -309,6 +309,49 @@ void bulk_store(void *global, const void *smem, uint32_t bytes)
 	enqueue(copy);
 }
 
+/* What of a box lies in the tensor: from FROM in shared memory, or poison. */
+static void store_box(const async_copy *copy, const char *from)
+{
+	static const char           nothing[8] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+	const struct tensor_layout *layout = &copy->map.layout;
+	uint32_t                    element = copy->map.element, row_bytes = layout->box[0] * element;
+
+	for (uint32_t offset = 0; offset < copy->bytes; offset += element) {
+		uint32_t left = offset / row_bytes;
+		int64_t  at = (int64_t)copy->at[0] + offset % row_bytes / element;
+		char    *to = (char *)layout->address + at * element;
+		bool     inside = at >= 0 && (uint64_t)at < layout->dims[0];
+
+		for (uint32_t d = 1; d < layout->rank; d++) {
+			at = (int64_t)copy->at[d] + left % layout->box[d];
+			left /= layout->box[d];
+			inside = inside && at >= 0 && (uint64_t)at < layout->dims[d];
+			to += at * (int64_t)layout->strides[d];
+		}
+		if (inside)
+			memcpy(to, from ? from + swizzled(layout->swizzle, offset) : nothing, element);
+	}
+}
+
+void tma_store_2d(const tensor_map *map, int32_t x, int32_t y, const void *smem)
+{
+	async_copy copy = {};
+
+	if (map->valid != MAP_VALID || map->layout.rank != 2)
+		emulate_fail("tma_store_2d: the tensor map at %p was not encoded, or not of rank 2", (const void *)map);
+	copy.kind = COPY_STORE;
+	copy.bytes = box_bytes(map);
+	copy.from = emulate_shared("tma_store_2d", shared_address(smem), copy.bytes,
+	    map->layout.swizzle == SWIZZLE_NONE ? 128 : 8 * span_of(map->layout.swizzle));
+	copy.map = *map;
+	copy.at[0] = x;
+	copy.at[1] = y;
+	copy.thread = machine.current->number;
+	copy.group = machine.current->stores;
+	store_box(&copy, NULL);
+	enqueue(copy);
+}
+
 void bulk_store_commit(void) { machine.current->stores++; }
 
 static bool stores_pending(const struct thread *thread, uint32_t groups)
@@ -342,7 +385,10 @@ static const char *deliver(const async_copy *copy)
 
 		if (memcmp(seen, copy->from, copy->bytes))
 			return "a bulk store read shared memory that was written without fence_async_proxy, or during the store";
-		memcpy(copy->to, seen, copy->bytes);
+		if (copy->map.valid)
+			store_box(copy, seen);
+		else
+			memcpy(copy->to, seen, copy->bytes);
 	}
 	if (again)
 		show_before();

@@ -732,6 +732,43 @@ static void test_stores(void)
 	}
 }
 
+/* Boxes that leave the tensor at its end and at its beginning: what lies in it is written, nothing else. */
+static void test_box_stores(void)
+{
+	enum { X = 40, Y = 9, PITCH = 48, BOX_X = 64, BOX_Y = 8 };
+	alignas(16) static uint16_t data[Y][PITCH];
+	static const int32_t at[2][2] = { { 20, 4 }, { -30, -3 } };
+	struct tensor_layout layout = { TENSOR_BF16, 2, data, { X, Y }, { 0, PITCH * 2 }, { BOX_X, BOX_Y }, SWIZZLE_128 };
+	tensor_map map;
+
+	expect(tensor_map_encode(&layout, &map) == 0, "encoding");
+	for (uint64_t seed = 0; seed < SEEDS; seed++)
+		for (int which = 0; which < 2; which++) {
+			memset(data, 0, sizeof data);
+			expect_runs(emulate(1, 64, 4096, { .seed = seed }, [&, map] {
+				for (uint32_t i = threadIdx.x; i < BOX_X * BOX_Y; i += 64) {
+					uint32_t line = i / BOX_X;
+
+					*(uint16_t *)(shared_memory() + line * 128 + ((i % 64 / 8) ^ line) * 16 + i % 8 * 2) = (uint16_t)(i + 1);
+				}
+				fence_async_proxy();
+				__syncthreads();
+				if (threadIdx.x == 0) {
+					tma_store_2d(&map, at[which][0], at[which][1], shared_memory());
+					bulk_store_commit();
+					bulk_store_wait<0>();
+				}
+			}));
+			for (int y = 0; y < Y; y++)
+				for (int x = 0; x < PITCH; x++) {
+					int      u = x - at[which][0], v = y - at[which][1];
+					uint16_t want = (uint16_t)(x < X && u >= 0 && u < BOX_X && v >= 0 && v < BOX_Y ? v * BOX_X + u + 1 : 0);
+
+					expect(data[y][x] == want, "a stored box at %d, %d: %u, not %u", x, y, data[y][x], want);
+				}
+		}
+}
+
 /* What kernels before this one wrote, read and written in time and too early: by threads, by copies. */
 static void test_dependency(void)
 {
@@ -797,6 +834,7 @@ int main(void)
 	test_mistakes();
 	test_small_copies();
 	test_stores();
+	test_box_stores();
 	test_dependency();
 	return finish("emulator");
 }

@@ -2,6 +2,7 @@
  * against plain references in double, with poison in every output. */
 #include "base/floats.h"
 #include "heads.h"
+#include "gpu/fmt_byte_large.cuh"
 #include "gpu/fmt_byte_load.cuh"
 #include "model/weight.h"
 #include "support/random.h"
@@ -402,6 +403,79 @@ static void case_narrow(enum byte_kind kind, uint32_t n, uint32_t k, uint32_t ro
 	}
 }
 
+/* Many rows, on MULTIPROCESSORS: the bits of the other kernel. */
+static void case_large(uint32_t n, uint32_t k, uint32_t rows, uint32_t y_stride, uint32_t multiprocessors)
+{
+	struct world world = make_world(BYTE_I8, n, k, rows, 0, false, false, n + rows);
+
+	for (int half = 0; half < 2; half++) {
+		enum byte_output      output = half ? BYTE_OUT_F16 : BYTE_OUT_BF16;
+		std::vector<float>    want = run(world, 0, rows, 2, 2 + (uint64_t)half, output, y_stride);
+		std::vector<uint16_t> y((size_t)rows * y_stride, 0x7777);
+		struct large_product  p = {};
+		struct tensor_layout  layouts[3];
+		tensor_map            maps[3];
+		const char           *error;
+
+		p.w_scales = world.w_scales.data();
+		p.x_scales = world.x_scales.data();
+		p.y = y.data();
+		p.output = output;
+		p.n = n;
+		p.rows = rows;
+		p.y_stride = y_stride;
+		CHECK(large_takes(output, p.y, y_stride), "results of %u values a row are not taken", y_stride);
+		large_cut(k, multiprocessors, 1, &p);
+		layouts[0] = large_weight_map(&p, world.w.data(), world.stride);
+		layouts[1] = large_input_map(&p, 1, world.x.data(), world.stride);
+		layouts[2] = large_output_map(&p);
+		for (int i = 0; i < 3; i++)
+			CHECK(tensor_map_encode(&layouts[i], &maps[i]) == 0, "map %d", i);
+		const std::vector<emulate_range> before = { { y.data(), y.size() * 2 }, { world.x_scales.data(),
+		    world.x_scales.size() * 4 }, { world.x.data(), world.x.size() } };
+		error = emulate(dim3(p.tiles < multiprocessors ? p.tiles : multiprocessors), dim3((LARGE_WARPGROUPS + 1) * 128),
+		    LARGE_SHARED, { .seed = rows + (uint64_t)half, .before = before },
+		    [&] { large_kernel<1>(maps[0], maps[1], maps[2], p); });
+		CHECK(!error, "int8 %u × %u, %u rows: %s", n, k, rows, error ? error : "");
+		for (uint32_t r = 0; r < rows; r++)
+			for (uint32_t o = 0; o < y_stride; o++) {
+				uint16_t bits = y[(size_t)r * y_stride + o];
+				float    got = half ? __half2float({ bits }) : __bfloat162float({ bits });
+
+				CHECK(o < n ? got == want[(size_t)r * n + o] : bits == 0x7777,
+				    "int8 %u × %u, %u rows: row %u, output %u is %g, not %g", n, k, rows, r, o, (double)got,
+				    o < n ? (double)want[(size_t)r * n + o] : 0);
+			}
+	}
+}
+
+/* Every half of the rows of every tile of outputs is computed once. */
+static void case_large_cut(void)
+{
+	for (uint32_t n = 8; n < 60000; n = n * 7 / 4)
+		for (uint32_t rows = 1; rows < 9000; rows = rows * 3 / 2 + 1) {
+			struct large_product p = {};
+			std::vector<int>     seen;
+
+			p.n = n;
+			p.rows = rows;
+			large_cut(6144, 66, 2, &p);
+			seen.assign((size_t)p.row_tiles * p.halves, 0);
+			for (uint32_t t = 0; t < p.tiles; t++) {
+				struct large_tile tile = large_tile_of(&p, t);
+
+				for (uint32_t h = 0; h < (tile.half ? 1 : 2); h++)
+					if (tile.row < p.row_tiles && tile.token + h < p.halves)
+						seen[(size_t)tile.row * p.halves + tile.token + h]++;
+					else
+						CHECK(false, "%u outputs, %u rows: tile %u is %u, %u", n, rows, t, tile.row, tile.token);
+			}
+			for (int times : seen)
+				CHECK(times == 1, "%u outputs, %u rows: a tile is computed %d times", n, rows, times);
+			CHECK((uint64_t)p.row_tiles * 2 * LARGE_OUTPUTS >= n && p.halves * LARGE_HALF >= rows, "%u outputs, %u rows", n, rows);
+		}
+}
+
 /* ---- Loading ---- */
 
 /* A stored matrix of bytes with scales in blocks, and a window of it. */
@@ -622,6 +696,13 @@ static void case_many_scales(void)
 int main(void)
 {
 	SKIP_UNDER_THREAD_SANITIZER;
+	case_large_cut();
+	case_large(150, 330, 131, 160, 2);
+	case_large(501, 200, 300, 504, 3); /* whole tiles and halves of rows */
+	case_large(128, 1100, 520, 128, 2);
+	case_large(500, 130, 520, 504, 3);  /* the last round's whole tiles in halves */
+	case_large(70, 130, 4300, 72, 3);   /* two groups of tiles of rows */
+	case_large(100, 77, 129, 104, 4);
 	case_numbers();
 	for (uint64_t seed = 1; seed <= 2; seed++) {
 		case_rounding<__nv_bfloat16, false>("bfloat16 to e4m3 by row", 9, 576, false, 0, seed);
