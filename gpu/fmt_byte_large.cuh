@@ -235,8 +235,14 @@ __device__ static inline void large_store(const struct large_product *p, const t
 	}
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* which have no clusters, and an empty kernel */
+#define LARGE_CLUSTER_OF(c)
+#else
+#define LARGE_CLUSTER_OF(c) __cluster_dims__(c, 1, 1)
+#endif
+
 /* A grid of clusters of C blocks, at most as many as there are tiles. */
-template <int C> __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__((LARGE_WARPGROUPS + 1) * 128, 1)
+template <int C> __global__ void LARGE_CLUSTER_OF(C) __launch_bounds__((LARGE_WARPGROUPS + 1) * 128, 1)
     large_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map,
         const __grid_constant__ tensor_map y_map, const struct large_product p)
 {
