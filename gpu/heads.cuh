@@ -67,7 +67,7 @@ __device__ static inline head_pair head_fetch(const head_target &to, uint32_t ro
 	return ret;
 }
 
-/* The product's outputs UNIT and UNIT + 1 of the row at Y, WITH what was fetched for them. */
+/* The product's outputs UNIT and UNIT + 1 of the row at Y, aligned to two of them, WITH what was fetched for them. */
 template <class T> __device__ static inline void head_put(const head_target &to, const head_pair &with, T *y, uint32_t unit,
     float2 outputs)
 {

@@ -246,7 +246,7 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
     uint32_t rows, uint32_t blocks, int wide, uint64_t seed, bool wide_kernel = false, int gated = 0,
     const struct norm_prologue *norm = NULL, const struct head_target *heads = NULL)
 {
-	uint32_t           columns = gated ? slab->w.half : slab->w.rows, y_stride = columns + 3;
+	uint32_t           columns = gated ? slab->w.half : slab->w.rows, y_stride = columns + (heads ? 4 : 3);
 	std::vector<float> y((size_t)rows * y_stride, NAN), ret((size_t)rows * columns);
 	std::vector<T>     narrow((size_t)rows * y_stride, from_float<T>(NAN)), ordered;
 	struct int4_task   task = {};
