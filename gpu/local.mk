@@ -49,6 +49,16 @@ trap/step_cu.o: $(top_srcdir)/gpu/step.cu gpu/step_cu.o
 trap/penstock-cuda.so: $(gpu_objects) trap/step_cu.o
 	$(AM_V_GEN)$(NVCC) -shared -cudart static -o $@ $(filter-out gpu/step_cu.o,$(gpu_objects)) trap/step_cu.o -lcublasLt
 
+# The same with warps that come late to their rings at random: tests/gpu/run compares operations with it too.  Not built by make check.
+stall_objects = $(gpu_strict:%=stall/%_cu.o)
+CLEANFILES += stall/penstock-cuda.so $(stall_objects) $(stall_objects:.o=.d)
+stall/%_cu.o: $(top_srcdir)/gpu/%.cu gpu/%_cu.o
+	@$(MKDIR_P) stall
+	$(AM_V_GEN)$(NVCC_BUILD) -DRING_STALL -MF stall/$*_cu.d -c -o $@ $<
+
+stall/penstock-cuda.so: $(gpu_objects) $(stall_objects)
+	$(AM_V_GEN)$(NVCC) -shared -cudart static -o $@ $(filter-out $(gpu_strict:%=gpu/%_cu.o),$(gpu_objects)) $(stall_objects) -lcublasLt
+
 -include $(gpu_objects:.o=.d)
 
 if HAVE_CHECK
