@@ -6,7 +6,7 @@ gpu_strict = linear_own fmt_byte fmt_byte_large fmt_int4 attention attention_byt
 gpu_shapes = glm4-9b glm4-32b glm4-9b-fp8 glm4-32b-fp8 glm4-9b-int4 glm4-32b-int4 glm4-9b-2-layers glm4-32b-2-layers \
 	glm4-9b-2-layers-fp8 glm4-9b-2-layers-int8
 EXTRA_DIST += $(gpu_sources:%=gpu/%.cu) gpu/cuda.h gpu/device.cuh gpu/metadata.h gpu/block.cuh gpu/types.cuh gpu/rows.cuh gpu/kv.cuh gpu/sampler.cuh gpu/sampler_row.cuh gpu/sampler_select.cuh gpu/convert.cuh gpu/decode.cuh gpu/stored.c gpu/stored.h gpu/upload.c gpu/upload.h gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh gpu/attention_plain.cuh \
-	gpu/attention_prefill.cuh gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h \
+	gpu/attention_prefill.cuh gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_hopper_pass.cuh gpu/attention_hopper_unit.cuh gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h \
 	gpu/choose.c gpu/choose.h gpu/fault.c gpu/fault.h tests/gpu/run tests/gpu/tokens tests/gpu/serve.py tests/gpu/make_real.py \
 	$(gpu_shapes:%=tests/gpu/shapes/%/config.json)
 EXTRA_DIST += gpu/heads.cuh gpu/norm.cuh gpu/postponed.h gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh
