@@ -5,13 +5,21 @@ gpu_sources = entry backend driver tensor step weight load load_host linear line
 gpu_strict = linear_own fmt_byte fmt_byte_large fmt_int4 attention attention_byte
 gpu_shapes = glm4-9b glm4-32b glm4-9b-fp8 glm4-32b-fp8 glm4-9b-int4 glm4-32b-int4 glm4-9b-2-layers glm4-32b-2-layers \
 	glm4-9b-2-layers-fp8 glm4-9b-2-layers-int8
-EXTRA_DIST += $(gpu_sources:%=gpu/%.cu) gpu/cuda.h gpu/device.cuh gpu/metadata.h gpu/block.cuh gpu/types.cuh gpu/rows.cuh gpu/kv.cuh gpu/sampler.cuh gpu/sampler_row.cuh gpu/sampler_select.cuh gpu/convert.cuh gpu/decode.cuh gpu/stored.c gpu/stored.h gpu/upload.c gpu/upload.h gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh gpu/attention_plain.cuh \
-	gpu/attention_prefill.cuh gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_hopper_pass.cuh gpu/attention_hopper_unit.cuh gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h \
-	gpu/choose.c gpu/choose.h gpu/fault.c gpu/fault.h tests/gpu/run tests/gpu/tokens tests/gpu/serve.py tests/gpu/make_real.py \
-	$(gpu_shapes:%=tests/gpu/shapes/%/config.json)
-EXTRA_DIST += gpu/heads.cuh gpu/norm.cuh gpu/postponed.h gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh
+# Each header in the line of its family.
+EXTRA_DIST += $(gpu_sources:%=gpu/%.cu)
+EXTRA_DIST += gpu/cuda.h gpu/device.cuh gpu/metadata.h gpu/block.cuh gpu/types.cuh gpu/convert.cuh gpu/choose.c gpu/choose.h \
+	gpu/fault.c gpu/fault.h gpu/postponed.h gpu/launch.cuh
+EXTRA_DIST += gpu/decode.cuh gpu/stored.c gpu/stored.h gpu/upload.c gpu/upload.h
+EXTRA_DIST += gpu/linear_skinny.cuh gpu/linear_portable.cuh gpu/linear_own.h
 EXTRA_DIST += gpu/fmt_int4.cuh gpu/fmt_int4_folded.cuh gpu/fmt_int4_wide.cuh gpu/fmt_octet.cuh gpu/int4_choose.h
-EXTRA_DIST += gpu/launch.cuh gpu/linear_skinny.cuh gpu/linear_portable.cuh gpu/linear_own.h gpu/check_ptxas.sh
+EXTRA_DIST += gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh
+EXTRA_DIST += gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh gpu/attention_plain.cuh gpu/attention_prefill.cuh \
+	gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h
+EXTRA_DIST += gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_hopper_pass.cuh gpu/attention_hopper_unit.cuh
+EXTRA_DIST += gpu/rows.cuh gpu/kv.cuh gpu/heads.cuh gpu/norm.cuh
+EXTRA_DIST += gpu/sampler.cuh gpu/sampler_row.cuh gpu/sampler_select.cuh
+EXTRA_DIST += gpu/check_ptxas.sh tests/gpu/run tests/gpu/tokens tests/gpu/serve.py tests/gpu/make_real.py \
+	$(gpu_shapes:%=tests/gpu/shapes/%/config.json)
 if CUDA
 # What is C in the object is compiled once more, position-independent: a plugin does not depend on symbols of the program
 # that loads it.
@@ -49,7 +57,8 @@ trap/step_cu.o: $(top_srcdir)/gpu/step.cu gpu/step_cu.o
 trap/penstock-cuda.so: $(gpu_objects) trap/step_cu.o
 	$(AM_V_GEN)$(NVCC) -shared -cudart static -o $@ $(filter-out gpu/step_cu.o,$(gpu_objects)) trap/step_cu.o -lcublasLt
 
-# The same with warps that come late to their rings at random: tests/gpu/run compares operations with it too.  Not built by make check.
+# The same with warps that come late to their rings at random: tests/gpu/run compares operations with it too.  Not built by
+# make check.
 stall_objects = $(gpu_strict:%=stall/%_cu.o)
 CLEANFILES += stall/penstock-cuda.so $(stall_objects) $(stall_objects:.o=.d)
 stall/%_cu.o: $(top_srcdir)/gpu/%.cu gpu/%_cu.o
