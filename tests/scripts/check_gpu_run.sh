@@ -78,7 +78,8 @@ for word in library auto own portable; do
 done
 says '^golden one float32 library  *passed' "all passes"
 silent '^golden one float32 own' "all passes"
-for part in "binaries in the object" "operations, warps late at random" "a device error ends cleanly" "served by fronts" "tokens as on the CPU" "checkpoints of real heads" \
+for part in "binaries in the object" "operations, warps late at random" "a device error ends cleanly" "served by fronts" \
+	"tokens as on the CPU" "checkpoints of real heads" \
 	"golden case bfloat16 own" "draws from 151552 ids" "steps of glm4-32b-int4, auto" "lanes, glm4-9b" "lanes, glm4-9b-int4, max_running 32" "nginx, glm4-9b" \
 	"compute-sanitizer memcheck attention"; do
 	says "^$part  *passed" "all passes"
