@@ -49,10 +49,9 @@ __device__ static inline int32_t hopper_blocks(const struct hopper_job *job, con
 	return at < pages ? job->tables[unit->table + (int32_t)at] : 0;
 }
 
-template <class T, int DIM, int PARTS> __device__ static inline void hopper_produce(const struct hopper_job *job,
+template <class PAGES> __device__ static inline void hopper_produce(const struct hopper_job *job,
     const struct hopper_shared_parts &shared)
 {
-	typedef hopper_sizes<T, DIM, PARTS> sizes;
 	uint32_t              lane = threadIdx.x % 32, brought = 0;
 	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
 	bool                  waited = false;
@@ -79,16 +78,12 @@ template <class T, int DIM, int PARTS> __device__ static inline void hopper_prod
 				waited = true;
 			}
 			if (lane == 0) {
-				uint32_t  stage = brought % sizes::stages, left = (uint32_t)(unit.end - unit.begin) - p * ATTENTION_PAGE;
-				uint32_t  bytes = (left < ATTENTION_PAGE ? left : (uint32_t)ATTENTION_PAGE) * DIM * (uint32_t)sizeof(T);
-				size_t    at = ((size_t)page * job->kv_heads + unit.head) * sizes::page;
-				char     *to = shared.ring + stage * 2 * sizes::page;
+				uint32_t stage = brought % PAGES::stages;
 
-				if (brought >= sizes::stages)
-					barrier_wait(&shared.empty[stage], (brought / sizes::stages + 1) % 2);
-				barrier_expect(&shared.full[stage], 2 * bytes);
-				bulk_copy(to, (const char *)job->keys + at, bytes, &shared.full[stage], policy);
-				bulk_copy(to + sizes::page, (const char *)job->values + at, bytes, &shared.full[stage], policy);
+				if (brought >= PAGES::stages)
+					barrier_wait(&shared.empty[stage], (brought / PAGES::stages + 1) % 2);
+				PAGES::bring(job, shared, stage, (size_t)page * job->kv_heads + unit.head,
+				    (uint32_t)(unit.end - unit.begin) - p * ATTENTION_PAGE, policy);
 			}
 			__syncwarp();
 		}
@@ -160,9 +155,22 @@ template <class T, int DIM, int PARTS, class STATE> __device__ static inline voi
 	hopper_store<T>(job, unit, &state);
 }
 
-/* What hopper_work asks of pages: a unit's result from them, in passes of 8 · WIDTH rows, `parts` or 2. */
+/* What is asked of pages: that they come, and a unit's result from them, in passes of 8 · WIDTH rows, `parts` or 2. */
 template <class T, int DIM, int PARTS> struct hopper_pages {
-	static constexpr int parts = PARTS;
+	typedef hopper_sizes<T, DIM, PARTS> sizes;
+	static constexpr int      parts = PARTS;
+	static constexpr uint32_t stages = sizes::stages;
+	/* Has the page of a head, UNIT of the pool, copied to STAGE, its first LEFT tokens if it has more. */
+	__device__ static inline void bring(const struct hopper_job *job, const struct hopper_shared_parts &shared, uint32_t stage,
+	    size_t unit, uint32_t left, uint64_t policy)
+	{
+		uint32_t bytes = (left < ATTENTION_PAGE ? left : (uint32_t)ATTENTION_PAGE) * DIM * (uint32_t)sizeof(T);
+		char    *to = shared.ring + stage * 2 * sizes::page;
+
+		barrier_expect(&shared.full[stage], 2 * bytes);
+		bulk_copy(to, (const char *)job->keys + unit * sizes::page, bytes, &shared.full[stage], policy);
+		bulk_copy(to + sizes::page, (const char *)job->values + unit * sizes::page, bytes, &shared.full[stage], policy);
+	}
 	template <int WIDTH> __device__ static inline void consume(const struct hopper_job *job, const struct hopper_unit *unit,
 	    const struct hopper_shared_parts &shared, uint32_t *brought)
 	{
@@ -361,8 +369,11 @@ template <class T, int DIM, int PARTS> __device__ static inline void hopper_serv
 template <class T, int DIM, int PARTS, class PAGES> __device__ static inline void hopper_consume(const struct hopper_job *job,
     const struct hopper_shared_parts &shared)
 {
-	bool narrow = PAGES::parts > 2 && !hopper_first(job).wide; /* then all units are */
+	struct attention_unit first = hopper_first(job);
+	bool                  narrow = PAGES::parts > 2 && !first.wide; /* then all units are */
 
+	if (threadIdx.x == 0)
+		*shared.first = first;
 	dependency_wait();
 	mark_begin(job->mark);
 	if (narrow)
@@ -387,7 +398,7 @@ template <class T, int DIM, int PARTS> static __global__ void __launch_bounds__(
 	}
 	registers_lower<HOPPER_REGISTERS_OTHERS>();
 	if (threadIdx.x / 32 == HOPPER_WARPS)
-		hopper_produce<T, DIM, PARTS>(&job, shared);
+		hopper_produce<hopper_pages<T, DIM, PARTS>>(&job, shared);
 	else
 		hopper_serve<T, DIM, PARTS>(&job, shared);
 #endif

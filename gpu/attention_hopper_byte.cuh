@@ -49,7 +49,7 @@ template <class T, int DIM, int PARTS> struct hopper_byte_sizes {
 	static constexpr uint32_t results = BYTE_SETS * 16 * (byte_row<DIM> + 3) * sizeof(float); /* of a tile */
 	static constexpr uint32_t totals = held / 2 * (DIM / 16 + 2) * HOPPER_CONSUMERS * sizeof(float); /* o, m, l of each thread */
 	static constexpr uint32_t shared = stages * page + HOPPER_SLOTS * slot + results + totals +
-	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
+	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 8 + sizeof(struct attention_unit);
 };
 
 template <class T, int DIM, int PARTS> __device__ static inline struct hopper_shared_parts hopper_byte_parts(char *shared)
@@ -70,6 +70,7 @@ template <class T, int DIM, int PARTS> __device__ static inline struct hopper_sh
 	parts.stored = parts.forgotten + HOPPER_SLOTS;
 	parts.decided = parts.stored + 2;
 	parts.last = (int32_t *)(parts.decided + 2);
+	parts.first = (struct attention_unit *)(parts.last + 2);
 	return parts;
 }
 
@@ -111,52 +112,6 @@ __device__ static inline int32_t byte_exponent(float x)
 	int32_t exponent = __float_as_int(x) & 0xff << BYTE_EXPONENT;
 
 	return exponent > BYTE_LEAST ? exponent : BYTE_LEAST;
-}
-
-/* ---- The producer ---- */
-
-template <class T, int DIM, int PARTS> __device__ static inline void hopper_byte_produce(const struct hopper_job *job,
-    const struct hopper_shared_parts &shared)
-{
-	typedef hopper_byte_sizes<T, DIM, PARTS> sizes;
-	uint32_t              lane = threadIdx.x % 32, brought = 0;
-	uint64_t              policy = cache_evict_first(); /* partial results stay in L2 */
-	bool                  waited = false;
-	struct attention_unit unit = hopper_first(job), next;
-	int32_t               mine, ahead = hopper_blocks(job, &unit, 0);
-
-	for (; unit.results; unit = next) {
-		uint32_t pages = (uint32_t)(unit.end - unit.begin + ATTENTION_PAGE - 1) / ATTENTION_PAGE;
-		int32_t  old = (unit.context - unit.rows - unit.begin) / ATTENTION_PAGE; /* pages that no row of the step is in */
-
-		next = unit;
-		hopper_next(job, &next);
-		mine = ahead;
-		for (uint32_t p = 0; p < pages; p++, brought++) {
-			int32_t page;
-
-			if (p % 32 == 0 && p > 0)
-				mine = hopper_blocks(job, &unit, p);
-			page = __shfl_sync(~0u, mine, (int)(p % 32));
-			if (p + 1 == pages && next.results) /* what `next` is has come meanwhile, unless there is one page */
-				ahead = hopper_blocks(job, &next, 0);
-			if (!waited && (int32_t)p >= old) {
-				dependency_wait();
-				waited = true;
-			}
-			if (lane == 0) {
-				uint32_t stage = brought % sizes::stages;
-				size_t   at = ((size_t)page * job->kv_heads + unit.head) * sizes::page;
-				char    *to = shared.ring + stage * sizes::page;
-
-				if (brought >= sizes::stages)
-					barrier_wait(&shared.empty[stage], (brought / sizes::stages + 1) % 2);
-				barrier_expect(&shared.full[stage], sizes::page);
-				bulk_copy(to, (const char *)job->keys + at, sizes::page, &shared.full[stage], policy);
-			}
-			__syncwarp();
-		}
-	}
 }
 
 /* ---- Consumers ---- */
@@ -633,7 +588,16 @@ template <class T, int DIM, int PARTS, class E, int WIDTH> __device__ static inl
 }
 
 template <class T, int DIM, int PARTS, class E> struct hopper_byte_pages {
-	static constexpr int parts = PARTS;
+	typedef hopper_byte_sizes<T, DIM, PARTS> sizes;
+	static constexpr int      parts = PARTS;
+	static constexpr uint32_t stages = sizes::stages;
+	__device__ static inline void bring(const struct hopper_job *job, const struct hopper_shared_parts &shared, uint32_t stage,
+	    size_t unit, uint32_t, uint64_t policy)
+	{
+		barrier_expect(&shared.full[stage], sizes::page);
+		bulk_copy(shared.ring + stage * sizes::page, (const char *)job->keys + unit * sizes::page, sizes::page, &shared.full[stage],
+		    policy);
+	}
 	template <int WIDTH> __device__ static inline void consume(const struct hopper_job *job, const struct hopper_unit *unit,
 	    const struct hopper_shared_parts &shared, uint32_t *brought)
 	{
@@ -658,7 +622,7 @@ template <class T, int DIM, int PARTS, class E> static __global__ void __launch_
 	}
 	registers_lower<HOPPER_REGISTERS_OTHERS>();
 	if (threadIdx.x / 32 == HOPPER_WARPS)
-		hopper_byte_produce<T, DIM, PARTS>(&job, shared);
+		hopper_produce<hopper_byte_pages<T, DIM, PARTS, E>>(&job, shared);
 	else
 		hopper_serve<T, DIM, held>(&job, shared);
 #endif

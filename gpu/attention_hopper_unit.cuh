@@ -31,7 +31,7 @@ template <class T, int DIM, int PARTS> struct hopper_sizes {
 	static constexpr uint32_t words = (PARTS == 2 ? 16 : 32) * HOPPER_WARPS * sizeof(float); /* one of each row and warp */
 	static constexpr uint32_t totals = (PARTS < 4 ? 0 : 4 * PARTS) * HOPPER_CONSUMERS * sizeof(float);
 	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words + totals +
-	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 16;
+	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 8 + sizeof(struct attention_unit);
 };
 
 /* A row of a pass: where it goes in y, in elements, and how many tokens it sees. */
@@ -73,6 +73,7 @@ struct hopper_shared_parts {
 	mbarrier *known, *forgotten;      /* units, [HOPPER_SLOTS] */
 	mbarrier *stored, *decided;       /* partial results, and whether they were the last: [2] */
 	int32_t  *last;                   /* [2] */
+	struct attention_unit *first;     /* the block's: where its shares begin, when all units have been done */
 };
 
 template <class T, int DIM, int PARTS> __device__ static inline struct hopper_shared_parts hopper_parts(char *shared)
@@ -93,6 +94,7 @@ template <class T, int DIM, int PARTS> __device__ static inline struct hopper_sh
 	parts.stored = parts.forgotten + HOPPER_SLOTS;
 	parts.decided = parts.stored + 2;
 	parts.last = (int32_t *)(parts.decided + 2);
+	parts.first = (struct attention_unit *)(parts.last + 2);
 	return parts;
 }
 
@@ -353,7 +355,7 @@ __device__ static inline void hopper_counted(const struct hopper_shared_parts &s
 template <class T, int DIM> __device__ static inline void hopper_share(const struct hopper_job *job,
     const struct hopper_shared_parts &shared, uint32_t waiting)
 {
-	for (struct attention_unit unit = hopper_first(job);; hopper_next(job, &unit)) {
+	for (struct attention_unit unit = *shared.first;; hopper_next(job, &unit)) {
 		uint32_t *counter = (uint32_t *)job->arrived + hopper_results(job, &unit), run = attention_run_own((uint32_t)unit.context);
 		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), from = 0, end = all, span;
 		bool      complete = true;
