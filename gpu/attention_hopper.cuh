@@ -8,7 +8,7 @@
  *      clerk        units, their q ─► [ slot ] [ slot ] [ slot ]
  *      warp w       tokens 16w…16w + 15 of 128: s = q kᵀ ─► its maxima ─► (barrier) ─► p = 2^(s − m), to shared memory ─► (barrier)
  *      warp w       columns DIM/8 · w…: o += p v over all 128 tokens
- *      run          put together with those of the group before it (attention_plan.h)
+ *      run          put together with those of the group before it, then groups (attention_plan.h)
  *      unit         o / l into y if it is the only one, else a partial result (m, l, o)
  *      clerk        counts units of which all has been written: a round trip to L2, while the others are in the next unit
  *      last block of a sequence to arrive: partial results in the order of the context ─► y; by two warps that assist, beside
@@ -141,16 +141,18 @@ template <class T, int DIM, int PARTS, class STATE> __device__ static inline voi
 template <class T, int DIM, int PARTS, class STATE> __device__ static inline void hopper_result(const struct hopper_job *job,
     const struct hopper_unit *unit, const struct hopper_shared_parts &shared, uint32_t *brought)
 {
-	int32_t first = unit->unit.begin, last = unit->unit.end, run = (int32_t)unit->run;
-	STATE   state;
+	int32_t  last = unit->unit.end, run = (int32_t)unit->run;
+	uint32_t runs = 0;
+	STATE    state;
 
 	hopper_begin<T>(job, unit, shared_address((const char *)unit + hopper_sizes<T, DIM, PARTS>::q), &state);
-	for (int32_t begin = first; begin < last; begin += run) {
-		int32_t end = last - begin < run ? last : begin + run;
-
+	for (int32_t begin = unit->unit.begin, end; begin < last; begin = end, runs++) {
+		end = last - begin < run ? last : begin + run;
 		hopper_begin_run(&state);
 		hopper_run<T, DIM, PARTS>(shared, &state, begin, end, job->scale * 1.44269504088896f, brought);
-		hopper_end_run(shared, &state, begin == first);
+		hopper_end_run(shared, &state, runs % ATTENTION_GROUP == 0);
+		if (end == last || (runs + 1) % ATTENTION_GROUP == 0)
+			hopper_end_group(shared, &state, runs < ATTENTION_GROUP);
 	}
 	hopper_store<T>(job, unit, &state);
 }
@@ -231,7 +233,7 @@ template <class T, int DIM, int PARTS> __device__ static inline void hopper_assi
 		if (!unit->unit.results || unit->unit.next < 0)
 			return;
 		if (unit->unit.results > 1)
-			hopper_finish<T, DIM, 32 * HOPPER_ASSISTANTS, 4>(job, unit, shared, handed);
+			hopper_finish<T, DIM, 32 * HOPPER_ASSISTANTS, 2>(job, unit, shared, handed);
 		handed += unit->unit.results > 1;
 		__syncwarp();
 		if (threadIdx.x % 32 == 0)

@@ -40,7 +40,9 @@ template <int DIM> struct hopper_narrow {
 	static constexpr bool     columns = false;
 	uint32_t q[DIM / 16][4];
 	float    o[2][DIM / 64][4], m[2], l[2][2]; /* o of first pages, and of second ones */
-	float    total[DIM / 64][4], total_m[2], total_l[2]; /* of a group's runs so far */
+	struct {
+		float o[DIM / 64][4], m[2], l[2];
+	} group, whole;                      /* of a group's runs so far, and of the groups before it */
 	int32_t  limit[2];                   /* tokens that a row sees end here */
 };
 
@@ -177,6 +179,34 @@ template <class T, int DIM> __device__ static inline void hopper_values(const st
 	}
 }
 
+/* The result becomes one with that of what was BEFORE, unless it is the FIRST. */
+template <int DIM, class BEFORE> __device__ static inline void hopper_fold(struct hopper_narrow<DIM> *state, BEFORE *before,
+    bool first)
+{
+#pragma unroll
+	for (uint32_t r = 0; r < 2; r++) {
+		float *m = &state->m[r], *l = &state->l[r][0], a, b;
+
+		if (!first) {
+			float mine = *m;
+
+			*m = before->m[r];
+			hopper_factors(m, mine, &a, &b);
+			*l = hopper_sum(before->l[r], a, *l, b);
+#pragma unroll
+			for (uint32_t d = 0; d < DIM / 64; d++)
+				for (uint32_t i = 2 * r; i < 2 * r + 2; i++)
+					state->o[0][d][i] = hopper_sum(before->o[d][i], a, state->o[0][d][i], b);
+		}
+		before->m[r] = *m;
+		before->l[r] = *l;
+	}
+#pragma unroll
+	for (uint32_t d = 0; d < DIM / 64; d++)
+		for (uint32_t i = 0; i < 4; i++)
+			before->o[d][i] = state->o[0][d][i];
+}
+
 /* The sums of all warps.  The run is put together with those of the group before it, unless it is the FIRST. */
 template <int DIM> __device__ static inline void hopper_end_run(const struct hopper_shared_parts &shared,
     struct hopper_narrow<DIM> *state, bool first)
@@ -200,30 +230,20 @@ template <int DIM> __device__ static inline void hopper_end_run(const struct hop
 #pragma unroll
 	for (uint32_t r = 0; r < 2; r++) {
 		const float *sums = shared.sums + (lane / 4 + 8 * r) * HOPPER_WARPS;
-		float       *m = &state->m[r], *l = &state->l[r][0], a, b;
 
-		*l = 0;
+		state->l[r][0] = 0;
 #pragma unroll
 		for (uint32_t w = 0; w < HOPPER_WARPS; w++)
-			*l += sums[w];
-		if (!first) {
-			float mine = *m;
-
-			*m = state->total_m[r];
-			hopper_factors(m, mine, &a, &b);
-			*l = hopper_sum(state->total_l[r], a, *l, b);
-#pragma unroll
-			for (uint32_t d = 0; d < DIM / 64; d++)
-				for (uint32_t i = 2 * r; i < 2 * r + 2; i++)
-					state->o[0][d][i] = hopper_sum(state->total[d][i], a, state->o[0][d][i], b);
-		}
-		state->total_m[r] = *m;
-		state->total_l[r] = *l;
+			state->l[r][0] += sums[w];
 	}
-#pragma unroll
-	for (uint32_t d = 0; d < DIM / 64; d++)
-		for (uint32_t i = 0; i < 4; i++)
-			state->total[d][i] = state->o[0][d][i];
+	hopper_fold(state, &state->group, first);
+}
+
+/* The group is put together with those of the unit before it, unless it is the FIRST. */
+template <int DIM> __device__ static inline void hopper_end_group(const struct hopper_shared_parts &,
+    struct hopper_narrow<DIM> *state, bool first)
+{
+	hopper_fold(state, &state->whole, first);
 }
 
 /* The result of a unit: y if it is the only one, else a partial result. */
@@ -268,7 +288,9 @@ template <int DIM, int PARTS> struct hopper_wide {
 	static constexpr bool     columns = true;
 	uint32_t at, q[DIM / 16][PARTS][2]; /* where this lane's q lies; three parts of it are in registers, four are too many */
 	float    o[2][PARTS][4], sums[PARTS][2], m, l; /* o of first pages, and of second ones */
-	float    total[PARTS < 4 ? PARTS : 1][4], total_m, total_l; /* of four parts totals are in shared memory, too */
+	struct {
+		float o[PARTS][4], m, l;
+	} group, whole; /* of a group's runs so far, and of the groups before it; o of them partly in shared memory: hopper_total */
 	const struct hopper_row *rows;
 	int32_t  least; /* tokens that every row sees end here */
 };
@@ -489,13 +511,47 @@ template <class T, int DIM, int PARTS> __device__ static inline void hopper_valu
 	}
 }
 
-template <int DIM, int PARTS> __device__ static inline float *hopper_total(const struct hopper_shared_parts &shared,
+/* Where o of the group's runs so far is, or of the groups before it: of four parts the former is in shared memory, of three the
+ * last part of the latter. */
+template <bool WHOLE, int DIM, int PARTS> __device__ static inline float *hopper_total(const struct hopper_shared_parts &shared,
     struct hopper_wide<DIM, PARTS> *state, uint32_t p, uint32_t i)
 {
-	if constexpr (PARTS < 4)
-		return &state->total[p][i];
-	else
+	if (PARTS == 4 && !WHOLE)
 		return shared.totals + (4 * p + i) * HOPPER_CONSUMERS + threadIdx.x;
+	if (PARTS == 3 && WHOLE && p == 2)
+		return shared.totals + i * HOPPER_CONSUMERS + threadIdx.x;
+	return WHOLE ? &state->whole.o[p][i] : &state->group.o[p][i];
+}
+
+/* As of passes of 16 rows. */
+template <bool WHOLE, int DIM, int PARTS> __device__ static inline void hopper_fold(const struct hopper_shared_parts &shared,
+    struct hopper_wide<DIM, PARTS> *state, bool first)
+{
+	float *m = WHOLE ? &state->whole.m : &state->group.m, *l = WHOLE ? &state->whole.l : &state->group.l;
+
+	if (!first) {
+		float a, b, mine = state->m;
+
+		state->m = *m;
+		hopper_factors(&state->m, mine, &a, &b);
+		state->l = hopper_sum(*l, a, state->l, b);
+#pragma unroll
+		for (uint32_t p = 0; p < PARTS; p++)
+#pragma unroll
+			for (uint32_t e = 0; e < 2; e++) {
+				float its_a = hopper_spread(a, p, e), its_b = hopper_spread(b, p, e);
+
+#pragma unroll
+				for (uint32_t i = e; i < 4; i += 2)
+					state->o[0][p][i] = hopper_sum(*hopper_total<WHOLE>(shared, state, p, i), its_a, state->o[0][p][i], its_b);
+			}
+	}
+	*m = state->m;
+	*l = state->l;
+#pragma unroll
+	for (uint32_t p = 0; p < PARTS; p++)
+		for (uint32_t i = 0; i < 4; i++)
+			*hopper_total<WHOLE>(shared, state, p, i) = state->o[0][p][i];
 }
 
 template <int DIM, int PARTS> __device__ static inline void hopper_end_run(const struct hopper_shared_parts &shared,
@@ -513,29 +569,13 @@ template <int DIM, int PARTS> __device__ static inline void hopper_end_run(const
 	for (uint32_t p = 0; p < PARTS; p++)
 		for (uint32_t i = 0; i < 4; i++)
 			state->o[0][p][i] += state->o[1][p][i];
-	if (!first) {
-		float a, b, mine = state->m;
+	hopper_fold<false>(shared, state, first);
+}
 
-		state->m = state->total_m;
-		hopper_factors(&state->m, mine, &a, &b);
-		state->l = hopper_sum(state->total_l, a, state->l, b);
-#pragma unroll
-		for (uint32_t p = 0; p < PARTS; p++)
-#pragma unroll
-			for (uint32_t e = 0; e < 2; e++) {
-				float its_a = hopper_spread(a, p, e), its_b = hopper_spread(b, p, e);
-
-#pragma unroll
-				for (uint32_t i = e; i < 4; i += 2)
-					state->o[0][p][i] = hopper_sum(*hopper_total(shared, state, p, i), its_a, state->o[0][p][i], its_b);
-			}
-	}
-	state->total_m = state->m;
-	state->total_l = state->l;
-#pragma unroll
-	for (uint32_t p = 0; p < PARTS; p++)
-		for (uint32_t i = 0; i < 4; i++)
-			*hopper_total(shared, state, p, i) = state->o[0][p][i];
+template <int DIM, int PARTS> __device__ static inline void hopper_end_group(const struct hopper_shared_parts &shared,
+    struct hopper_wide<DIM, PARTS> *state, bool first)
+{
+	hopper_fold<true>(shared, state, first);
 }
 
 template <class T, int DIM, int PARTS> __device__ static inline void hopper_store(const struct hopper_job *job,

@@ -13,7 +13,7 @@ enum {
 	HOPPER_WARPS = 8, HOPPER_CONSUMERS = 32 * HOPPER_WARPS,
 	HOPPER_ASSISTANTS = 2,                  /* warps */
 	HOPPER_THREADS = HOPPER_CONSUMERS + 64 + 32 * HOPPER_ASSISTANTS, /* the producer's warp and the clerk's among them */
-	HOPPER_REGISTERS = 200, HOPPER_REGISTERS_OTHERS = 104, /* of a thread; 168 on average */
+	HOPPER_REGISTERS = 208, HOPPER_REGISTERS_OTHERS = 88, /* of a thread; 168 on average */
 	HOPPER_TOKENS = 16 * HOPPER_WARPS,      /* at a time: two pages */
 	HOPPER_SLOTS = 3,                       /* units that wait for the last word about them, are worked on, and come next */
 	HOPPER_UNROLL = 4,                      /* results whose loads are under way, of those that are put together */
@@ -29,7 +29,7 @@ template <class T, int DIM, int PARTS> struct hopper_sizes {
 	static constexpr uint32_t q = 64 + 8 * PARTS * 8, slot = q + 8 * PARTS * hopper_q_row<T, DIM>; /* where q lies in a slot */
 	static constexpr uint32_t weights = (PARTS == 2 ? 16 : 32) * HOPPER_TOKENS * sizeof(T);
 	static constexpr uint32_t words = (PARTS == 2 ? 16 : 32) * HOPPER_WARPS * sizeof(float); /* one of each row and warp */
-	static constexpr uint32_t totals = (PARTS < 4 ? 0 : 4 * PARTS) * HOPPER_CONSUMERS * sizeof(float);
+	static constexpr uint32_t totals = (PARTS < 3 ? 0 : PARTS < 4 ? 4 : 4 * PARTS) * HOPPER_CONSUMERS * sizeof(float);
 	static constexpr uint32_t shared = stages * 2 * page + HOPPER_SLOTS * slot + weights + 2 * words + totals +
 	    (2 * stages + 2 * HOPPER_SLOTS + 4) * sizeof(mbarrier) + 8 + sizeof(struct attention_unit);
 };
@@ -68,7 +68,7 @@ struct hopper_job {
 struct hopper_shared_parts {
 	char     *ring, *slots, *weights; /* weights [tile][16][HOPPER_TOKENS], chunks swapped as in a page */
 	float    *maxima, *sums;          /* [rows of the pass][HOPPER_WARPS] */
-	float    *totals;                 /* of a group's runs so far: [floats of a thread][HOPPER_CONSUMERS] */
+	float    *totals;                 /* for which there are no registers: [floats of a thread][HOPPER_CONSUMERS] */
 	mbarrier *full, *empty;           /* pages, [stages] */
 	mbarrier *known, *forgotten;      /* units, [HOPPER_SLOTS] */
 	mbarrier *stored, *decided;       /* partial results, and whether they were the last: [2] */

@@ -4,16 +4,17 @@
  * depend on its neighbours.  Which block works on a run does depend on them, and changes no bit.
  *
  * Results of runs are put together in an order that is the context's, too: first those of a group of ATTENTION_GROUP runs, one
- * after the other, then those of the groups.  So a block may take a whole group and leave one result, with the same bits.
+ * after the other, then those of the groups.  So a block may take a whole group and leave one result, or a whole context and
+ * leave none but y, with the same bits.
  *
  * Results are put together by the block that leaves the last of them, which is busy with that for as long as there are many.
  * Where there are more than ATTENTION_FEW, or a quarter of that and no block has two units, or where no block has two runs, each
  * unit's block puts together its share of the rows' columns instead, when it has done all its units: the unit is `shared`.
  *
- * A unit is a run, or a group where there is work enough for all blocks, a KV head, and a pass: as many rows of (query, head of
- * the group) as a block takes at once, or 16 of them, for all, where no block gets two units that way.  Units are given out
- * longest first, each to the block that has least to do (Graham 1969).  The unit at index b is the first of block b; each names
- * the next one of its block, so that a block finds its work with one load. */
+ * A unit is a run, or where there is work enough for all blocks a group, or a whole context, of a KV head and a pass: as many rows
+ * of (query, head of the group) as a block takes at once, or 16 of them, for all, where no block gets two units that way.  Units
+ * are given out longest first, each to the block that has least to do (Graham 1969).  The unit at index b is the first of block b;
+ * each names the next one of its block, so that a block finds its work with one load. */
 #ifndef PENSTOCK_GPU_ATTENTION_PLAN_H
 #define PENSTOCK_GPU_ATTENTION_PLAN_H
 
@@ -53,6 +54,7 @@ struct attention_part {
 struct attention_shape {
 	uint32_t blocks, kv_heads, group; /* query heads of a KV head */
 	uint32_t pass_rows;               /* rows of (query, head of the group) that a block can take in a pass: 16 or 32 */
+	uint32_t whole;                   /* a unit may have more than a group of runs: a whole context */
 };
 
 /* Tokens of a run of a context of CONTEXT tokens, in attention_decode.cuh: at least as many runs as attention_run_own makes. */
@@ -76,7 +78,7 @@ ATTENTION_BOTH static inline uint32_t attention_run_own(uint32_t context)
 	return context <= 4096 ? 256 : context <= 8192 ? 512 : attention_run(context);
 }
 
-/* Tokens of a unit of a context whose results are RESULTS. */
+/* Tokens of a unit of a context whose results are RESULTS, more than one. */
 ATTENTION_BOTH static inline uint32_t attention_span(uint32_t context, uint32_t results)
 {
 	uint32_t run = attention_run_own(context);

@@ -312,13 +312,13 @@ static void fill_rows(struct cuda_backend *cuda, const struct batch *batch, stru
 }
 
 /* What each block does of own decode attention in group G.  Passes are of 16 rows, or of 32 where those do not hold a sequence's,
- * of those heads that the largest layer has. */
+ * of those heads that the largest layer has.  The kernel of pages of bytes takes no more than a group of runs at once. */
 static enum status fill_units(struct cuda_backend *cuda, const struct batch *batch, const struct step_sequence *sequences,
     const struct step_item *items, int g, struct filler *filler)
 {
 	struct step           *step = &cuda->step;
 	uint32_t               group = cuda->scratch.limits.q_heads / cuda->kv[g].desc.kv_heads, parts = 0, units, most;
-	struct attention_shape shape = { 0, cuda->kv[g].desc.kv_heads, group, 0 };
+	struct attention_shape shape = { 0, cuda->kv[g].desc.kv_heads, group, 0, cuda->kv[g].desc.type == KV_FLOAT };
 	struct attention_part *part = attention_planner_parts(cuda->planner);
 
 	for (uint32_t s = 0; s < batch->sequence_count; s++)

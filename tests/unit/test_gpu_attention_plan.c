@@ -38,7 +38,8 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 
 		for (int32_t u = (int32_t)b; u >= 0 && units[u].results; u = units[u].next) {
 			const struct attention_unit *unit = &units[u];
-			uint32_t part = 0, span = attention_span((uint32_t)unit->context, unit->results);
+			uint32_t part = 0, context = (uint32_t)unit->context, whole = (context + 63) / 64 * 64;
+			uint32_t span = unit->results == 1 ? whole : attention_span(context, unit->results);
 
 			while (part < count && parts[part].first_row != unit->first_row)
 				part++;
@@ -46,7 +47,8 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 			    unit->rows != parts[part].rows || unit->table != parts[part].table + unit->begin / ATTENTION_PAGE ||
 			    (uint32_t)unit->begin % span || unit->end <= unit->begin ||
 			    ((uint32_t)unit->end != (uint32_t)unit->begin + span && unit->end != unit->context) ||
-			    unit->results != ((uint32_t)unit->context + span - 1) / span ||
+			    unit->results != (context + span - 1) / span ||
+			    (!shape->whole && context > ATTENTION_GROUP * attention_run_own(context) && unit->results == 1) ||
 			    (results[part] && unit->results != results[part]) || unit->head >= shape->kv_heads ||
 			    unit->pass * (16u << unit->wide) >= unit->rows * shape->group || (unit->wide && shape->pass_rows == 16) ||
 			    (unit->shared ? unit->results < 2 : unit->results > ATTENTION_FEW) ||
@@ -69,7 +71,7 @@ static uint32_t check_plan(const struct attention_shape *shape, const struct att
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t run = attention_run_own((uint32_t)parts[i].context), runs = ((uint32_t)parts[i].context + run - 1) / run;
 
-		ck_assert(results[i] == runs || results[i] == (runs + ATTENTION_GROUP - 1) / ATTENTION_GROUP);
+		ck_assert(results[i] == runs || results[i] == (runs + ATTENTION_GROUP - 1) / ATTENTION_GROUP || results[i] == 1);
 		found -= results[i] * shape->kv_heads *
 		    (((uint32_t)parts[i].rows * shape->group + pass_rows - 1) / pass_rows);
 	}
@@ -84,16 +86,16 @@ static struct attention_part part_of(uint32_t i, int32_t rows, int32_t context)
 
 START_TEST(every_unit_once)
 {
-	static const struct attention_shape shapes[] = { { 132, 2, 16, 16 }, { 132, 2, 24, 32 }, { 5, 8, 4, 16 }, { 1, 1, 1, 16 },
-		{ 132, 2, 16, 32 } };
+	static const struct attention_shape shapes[] = { { 132, 2, 16, 16, 1 }, { 132, 2, 24, 32, 1 }, { 5, 8, 4, 16, 0 },
+		{ 1, 1, 1, 16, 1 }, { 132, 2, 16, 32, 0 }, { 5, 8, 4, 16, 1 }, { 132, 2, 24, 32, 0 } };
 	struct attention_planner *planner;
 	struct attention_part    *parts;
 	uint64_t                  random = 7;
 
 	ck_assert_int_eq(attention_planner_create(PARTS_MAX, &planner), STATUS_OK);
 	parts = attention_planner_parts(planner);
-	for (int trial = 0; trial < 40; trial++) {
-		const struct attention_shape *shape = &shapes[trial % 5];
+	for (int trial = 0; trial < 56; trial++) {
+		const struct attention_shape *shape = &shapes[trial % 7];
 		uint32_t                      count = (uint32_t)(trial * 7 % 30), used;
 
 		for (uint32_t i = 0; i < count; i++) {
@@ -119,19 +121,21 @@ START_TEST(blocks_have_the_same_to_do)
 	} cases[] = { { 32, 131072, 4096, 2, 0.95 }, { 16, 4096, 4096, 8, 0.96 }, { 8, 32768, 32768, 2, 0.96 },
 		{ 32, 32768, 1024, 2, 0.84 },
 	    { 1, 131072, 0, 2, 0.96 }, { 200, 60000, 700, 2, 0.95 }, { 32, 4096, 4096, 2, 0.96 }, { 20, 4096, 4096, 2, 0.95 },
-	    { 16, 4096, 4096, 2, 0.96 }, { 8, 4096, 4096, 2, 0.96 }, { 256, 1024, 1024, 2, 0.96 } };
+	    { 16, 4096, 4096, 2, 0.96 }, { 8, 4096, 4096, 2, 0.96 }, { 256, 1024, 1024, 2, 0.96 },
+		{ 48, 131072, 4096, 2, 0.94 }, { 128, 2000, 2000, 2, 0.96 } };
 	struct attention_planner *planner;
 
 	ck_assert_int_eq(attention_planner_create(PARTS_MAX, &planner), STATUS_OK);
-	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-		struct attention_shape shape = { 132, cases[c].kv_heads, 16, 16 };
+	for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+		size_t                 c = i / 2;
+		struct attention_shape shape = { 132, cases[c].kv_heads, 16, 16, i % 2 };
 		struct attention_part *parts = attention_planner_parts(planner);
 		uint32_t               used, most;
 		double                 total = 0;
 
-		for (uint32_t i = 0; i < cases[c].count; i++) {
-			parts[i] = part_of(i, 1, i ? cases[c].others : cases[c].first);
-			total += (parts[i].context + 63) / 64 * (double)shape.kv_heads;
+		for (uint32_t p = 0; p < cases[c].count; p++) {
+			parts[p] = part_of(p, 1, p ? cases[c].others : cases[c].first);
+			total += (parts[p].context + 63) / 64 * (double)shape.kv_heads;
 		}
 		used = attention_plan(planner, &shape, cases[c].count, units, UNITS_MAX);
 		ck_assert_uint_gt(used, 0);
@@ -143,10 +147,39 @@ START_TEST(blocks_have_the_same_to_do)
 }
 END_TEST
 
+/* Where whole contexts fit beside the others they are units, where blocks would have more to do they are not. */
+START_TEST(whole_contexts_where_they_fit)
+{
+	static const struct {
+		uint32_t count;
+		int32_t  first, others;
+		uint32_t kv_heads, results; /* of the last one */
+	} cases[] = { { 32, 131072, 4096, 2, 1 }, { 16, 4096, 4096, 8, 1 }, { 64, 2000, 2000, 2, 1 }, { 32, 4096, 4096, 2, 4 },
+		{ 48, 131072, 4096, 2, 4 }, { 1, 4096, 0, 2, 16 } };
+	struct attention_planner *planner;
+
+	ck_assert_int_eq(attention_planner_create(PARTS_MAX, &planner), STATUS_OK);
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		struct attention_shape shape = { 132, cases[c].kv_heads, 16, 16, 1 };
+		struct attention_part *parts = attention_planner_parts(planner);
+		uint32_t               used, last = cases[c].count - 1;
+
+		for (uint32_t i = 0; i <= last; i++)
+			parts[i] = part_of(i, 1, i ? cases[c].others : cases[c].first);
+		used = attention_plan(planner, &shape, cases[c].count, units, UNITS_MAX);
+		check_plan(&shape, parts, cases[c].count, used);
+		for (uint32_t u = 0; u < used; u++)
+			if (units[u].results && units[u].first_row == parts[last].first_row)
+				ck_assert_msg(units[u].results == cases[c].results, "case %zu: %u results", c, units[u].results);
+	}
+	attention_planner_destroy(planner);
+}
+END_TEST
+
 /* The longest context that there can be: its last run would end beyond 2^31. */
 START_TEST(the_longest_context_is_planned)
 {
-	struct attention_shape    shape = { 132, 2, 16, 16 };
+	struct attention_shape    shape = { 132, 2, 16, 16, 1 };
 	struct attention_planner *planner;
 	struct attention_part    *parts;
 
@@ -161,7 +194,7 @@ END_TEST
 START_TEST(what_does_not_fit_is_refused)
 {
 	struct attention_planner *planner;
-	struct attention_shape    shape = { 4, 2, 16, 16 };
+	struct attention_shape    shape = { 4, 2, 16, 16, 0 };
 	struct attention_part    *parts;
 
 	ck_assert_int_eq(attention_planner_create(2, &planner), STATUS_OK);
@@ -196,6 +229,7 @@ int main(void)
 	tcase_add_test(tcase, runs_depend_on_the_context_only);
 	tcase_add_test(tcase, every_unit_once);
 	tcase_add_test(tcase, blocks_have_the_same_to_do);
+	tcase_add_test(tcase, whole_contexts_where_they_fit);
 	tcase_add_test(tcase, the_longest_context_is_planned);
 	tcase_add_test(tcase, what_does_not_fit_is_refused);
 	suite_add_tcase(suite, tcase);

@@ -2,7 +2,8 @@
  *
  * Pages lie anywhere in the pool; what no token of a context has written holds NaN, and so do all outputs before.  Whatever
  * rows of this step write becomes readable only when a block waits for the kernels before it: until then it is NaN, too.  A
- * sequence's bits must be the same alone, among others, over any number of blocks, and with passes of 16, 24 or 32 rows.  Of
+ * sequence's bits must be the same alone, among others, over any number of blocks, cut into units of any kind, and with passes of
+ * 16, 24 or 32 rows.  Of
  * pages of bytes what no token has written is the largest byte, and scales of NaN. */
 #include "expect.h"
 
@@ -176,15 +177,16 @@ template <class T, int DIM, class E> static std::vector<double> expected(const w
 	return y;
 }
 
-/* Attention of the sequences [FIRST, END) by BLOCKS blocks: rows of y, those of padding too. */
+/* Attention of the sequences [FIRST, END) by BLOCKS blocks: rows of y, those of padding too.  WHOLE: units may be whole contexts,
+ * of what pages of bytes are not asked. */
 template <class T, int DIM, int PARTS, class E> static std::vector<T> run(const char *name, world<T, DIM, E> &w, uint32_t first,
-    uint32_t end, uint32_t blocks, uint64_t seed, float scale)
+    uint32_t end, uint32_t blocks, uint64_t seed, float scale, bool whole = false)
 {
 	const test_case              &c = *w.c;
 	uint32_t                      heads = w.heads(), partial = 0, rows = w.rows + PADDED, partial_heads = heads + 3;
 	struct attention_planner     *planner;
 	struct attention_part        *parts;
-	struct attention_shape        shape = { blocks, c.kv_heads, c.group, PARTS == 2 ? 16 : 32 };
+	struct attention_shape        shape = { blocks, c.kv_heads, c.group, PARTS == 2 ? 16 : 32, whole && !kv_is_byte<E> };
 	std::vector<attention_unit>   units(1 << 14);
 	std::vector<int32_t>          owner(rows, -1);
 	std::vector<T>                y((size_t)rows * w.width(), not_a_number<T>());
@@ -288,7 +290,7 @@ template <class T, int DIM, class E = T> static void check(const test_case &c, d
 	expect(worst <= tolerance, "%s: error %.2e, allowed %.0e", name, worst, tolerance);
 	for (size_t i = (size_t)w.rows * w.width(); i < y.size(); i++)
 		expect(y[i].bits == 0, "%s: word %zu of padding is %04x", name, i, (unsigned)y[i].bits);
-	other = run<T, DIM, 2, E>(name, w, 0, count, 2, 5, scale);
+	other = run<T, DIM, 2, E>(name, w, 0, count, 2, 5, scale, true);
 	expect(!differing(w, y, other, 0, count), "%s: other bits with another seed, two blocks and passes of 16 rows", name);
 	for (uint32_t s = 0; s < count && count > 1; s++) {
 		/* With so many blocks units are runs, with three they were groups of runs. */
@@ -296,6 +298,11 @@ template <class T, int DIM, class E = T> static void check(const test_case &c, d
 		    run<T, DIM, 3, E>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale) :
 		    run<T, DIM, 4, E>(name, w, s, s + 1, c.sequences[s].context > 256 ? 61 : 1 + s % 4, 11 + s, scale);
 		expect(!differing(w, y, other, s, s + 1), "%s: sequence %u alone has other bits than among others", name, s);
+		if (c.sequences[s].context > 1024 && !kv_is_byte<E>) { /* more than a group of runs */
+			other = c.sequences[s].rows * c.group <= 24 ? run<T, DIM, 3, E>(name, w, s, s + 1, 1, 7 + s, scale, true) :
+			                                              run<T, DIM, 4, E>(name, w, s, s + 1, 1, 7 + s, scale, true);
+			expect(!differing(w, y, other, s, s + 1), "%s: sequence %u as one unit has other bits", name, s);
+		}
 		if (c.sequences[s].context <= 4096)
 			continue;
 		/* Runs again, and several of those that all blocks put together to a block. */
