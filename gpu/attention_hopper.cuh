@@ -13,7 +13,7 @@
  *      clerk        counts units of which all has been written: a round trip to L2, while the others are in the next unit
  *      last block of a sequence to arrive: partial results in the order of the context ─► y; by two warps that assist, beside
  *                   the next unit's work, or, when there is none, by the eight
- *      or, of units that are shared, each block of the sequence, when it has done its units: waits for all, its columns ─► y
+ *      or, of units that are shared, every second one's block, when it has done its units: waits for all, its columns ─► y
  *
  * Warps share scores and divide columns, so that no warp has more than its own columns of o: a run ends without putting warps'
  * results together, and few registers hold a pass.  How many rows it has changes no bit: in passes of 16 they are the first operand
@@ -204,7 +204,7 @@ template <class T, int DIM, int PARTS, int WIDTH, class PAGES> __device__ static
 			barrier_arrive(&shared.stored[handed % 2]);
 		if (unit->unit.shared)
 			hopper_counted(shared, handed);
-		waiting += unit->unit.shared;
+		waiting += unit->sharing;
 		handed += unit->unit.results > 1;
 		if (unit->unit.next < 0)
 			break;
@@ -251,9 +251,9 @@ template <class T, int DIM, int PARTS> __device__ static inline size_t hopper_te
 	typedef hopper_sizes<T, DIM, PARTS> sizes;
 	constexpr uint32_t chunks = DIM / 8, apart = 32 / chunks; /* of a row; rows at once */
 	uint32_t slot = number % HOPPER_SLOTS, lane = threadIdx.x % 32, live = unit->results ? hopper_live(job, unit) : 0;
-	uint32_t row = hopper_row_of(unit) + lane, query = row / job->group, head = row - query * job->group, span;
+	uint32_t row = hopper_row_of(unit) + lane, query = row / job->group, head = row - query * job->group, span, index;
 	char    *to = shared.slots + slot * sizes::slot;
-	struct hopper_unit told = { *unit, 0, 0, attention_run_own((uint32_t)unit->context), 0 };
+	struct hopper_unit told = { *unit, 0, 0, attention_run_own((uint32_t)unit->context), 0, 0 };
 	struct hopper_row  its = { 0, 0 };
 	uint32_t from[8 * PARTS / apart]; /* in chunks */
 
@@ -272,8 +272,10 @@ template <class T, int DIM, int PARTS> __device__ static inline size_t hopper_te
 	if (live) {
 		span = attention_span((uint32_t)unit->context, unit->results);
 		told.first = hopper_results(job, unit);
-		told.at = told.first + (size_t)((uint32_t)unit->begin / span) * unit->rows * job->partial_heads;
+		index = (uint32_t)unit->begin / span;
+		told.at = told.first + (size_t)index * unit->rows * job->partial_heads;
 		told.grouped = span > told.run;
+		told.sharing = hopper_takes(unit, index);
 	}
 	if (number >= HOPPER_SLOTS)
 		barrier_wait(&shared.forgotten[slot], (number / HOPPER_SLOTS + 1) % 2);

@@ -46,6 +46,7 @@ struct hopper_unit {
 	size_t                first, at; /* results of the sequence's first unit and of this one, in rows of heads */
 	uint32_t              run;       /* tokens */
 	uint32_t              grouped;   /* units are groups of runs */
+	uint32_t              sharing;   /* the block takes a share when it has done its units */
 };
 static_assert(sizeof(struct hopper_unit) <= 64 && sizeof(struct hopper_row) == 8, "a slot has room for these");
 
@@ -265,7 +266,7 @@ __device__ static inline size_t hopper_results(const struct hopper_job *job, con
 template <class T, int DIM, int GROUP> __device__ static inline void hopper_combine_share(const struct hopper_job *job,
     const struct attention_unit *unit, char *scratch, uint32_t from, uint32_t end)
 {
-	constexpr uint32_t each = HOPPER_UNROLL / GROUP > 2 ? 2 : 1; /* groups whose loads are under way */
+	constexpr uint32_t each = GROUP == 1 ? 4 : 2; /* groups whose loads are under way */
 	uint32_t count = unit->results, groups = (count + GROUP - 1) / GROUP, wanted = end - from;
 	size_t   first = hopper_results(job, unit), step = (size_t)unit->rows * job->partial_heads;
 	float4  *x = (float4 *)scratch; /* [groups][wanted] */
@@ -350,39 +351,57 @@ __device__ static inline void hopper_counted(const struct hopper_shared_parts &s
 #endif
 }
 
-/* The block's shares of what its WAITING shared units belong to, after all its units: pages have been read, and their ring is free.
- * Counters go to twice the number of results: each has arrived, then its block has taken what it wanted. */
+/* Of shared units every second one's block takes a share, of twice as much: the other half leave a few microseconds earlier, and
+ * pages of the next kernel come in their place.  INDEX: of the unit among its sequence's. */
+__device__ static inline bool hopper_takes(const struct attention_unit *unit, uint32_t index)
+{
+#ifdef __CUDA_ARCH__
+	return unit->shared && index % 2 == 0;
+#else
+	(void)index;
+	return unit->shared;
+#endif
+}
+
+/* The block's shares of what its WAITING units that take one belong to, after all its units: pages have been read, and their ring
+ * is free.  Counters go to the number of results and of shares: each has arrived, then blocks have taken what they wanted. */
 template <class T, int DIM> __device__ static inline void hopper_share(const struct hopper_job *job,
     const struct hopper_shared_parts &shared, uint32_t waiting)
 {
 	for (struct attention_unit unit = *shared.first;; hopper_next(job, &unit)) {
-		uint32_t *counter = (uint32_t *)job->arrived + hopper_results(job, &unit), run = attention_run_own((uint32_t)unit.context);
-		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), from = 0, end = all, span;
-		bool      complete = true;
+		uint32_t *counter = (uint32_t *)job->arrived + hopper_results(job, &unit), shares = (unit.results + 1u) / 2;
+		uint32_t  all = hopper_live(job, &unit) * (DIM / 4), each = (all + shares - 1) / shares, span, share, end;
 
 		if (!unit.shared)
 			continue;
 		span = attention_span((uint32_t)unit.context, unit.results);
+		share = (uint32_t)unit.begin / span;
+		if (!hopper_takes(&unit, share))
+			continue;
 #ifdef __CUDA_ARCH__
-		end = (all + unit.results - 1) / unit.results;
-		from = min((uint32_t)unit.begin / span * end, all);
-		end = min(from + end, all);
+		share /= 2;
+		end = share + 1;
 		if (threadIdx.x == 0)
 			while (load_acquire(counter) < unit.results)
 				;
 #else
-		complete = load_acquire(counter) == unit.results;
+		share = 0;
+		end = load_acquire(counter) == unit.results ? shares : 0;
 #endif
-		named_barrier_sync(1, HOPPER_CONSUMERS);
-		if (complete && span > run)
-			hopper_combine_share<T, DIM, 1>(job, &unit, shared.ring, from, end);
-		else if (complete)
-			hopper_combine_share<T, DIM, ATTENTION_GROUP>(job, &unit, shared.ring, from, end);
+		for (; share < end; share++) {
+			uint32_t from = min(share * each, all), to = min(from + each, all);
+
+			named_barrier_sync(1, HOPPER_CONSUMERS);
+			if (span > attention_run_own((uint32_t)unit.context))
+				hopper_combine_share<T, DIM, 1>(job, &unit, shared.ring, from, to);
+			else
+				hopper_combine_share<T, DIM, ATTENTION_GROUP>(job, &unit, shared.ring, from, to);
+		}
 #ifdef __CUDA_ARCH__
 		if (threadIdx.x == 0)
-			atomicInc(counter, 2 * unit.results - 1);
+			atomicInc(counter, unit.results + shares - 1);
 #else
-		if (complete && threadIdx.x == 0)
+		if (end && threadIdx.x == 0)
 			*counter = 0;
 #endif
 		if (--waiting == 0)

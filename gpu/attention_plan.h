@@ -8,8 +8,8 @@
  * leave none but y, with the same bits.
  *
  * Results are put together by the block that leaves the last of them, which is busy with that for as long as there are many.
- * Where there are more than ATTENTION_FEW, or a quarter of that and no block has two units, or where no block has two runs, each
- * unit's block puts together its share of the rows' columns instead, when it has done all its units: the unit is `shared`.
+ * Where there are more than ATTENTION_FEW, or a quarter of that and no block has two units, or where no block has two runs, every
+ * second unit's block puts together its share of the rows' columns instead, when it has done all its units: units are `shared`.
  *
  * A unit is a run, or where there is work enough for all blocks a group, or a whole context, of a KV head and a pass: as many rows
  * of (query, head of the group) as a block takes at once, or 16 of them, for all, where no block gets two units that way.  Units
@@ -43,7 +43,7 @@ struct attention_unit {
 	uint32_t rows : 8, head : 8, pass : 7;
 	uint32_t wide : 1;    /* passes are of 32 rows, else of 16 */
 	uint32_t results : 7; /* of the sequence for this head and pass, one for each unit; 0: the block has nothing to do */
-	uint32_t shared : 1;  /* every unit's block puts together a share of them */
+	uint32_t shared : 1;  /* every second unit's block puts together a share of them */
 };
 
 /* A sequence of a step, for one group of layers; TABLE is where its block table begins. */
