@@ -727,7 +727,7 @@ static void attention_step(struct attention_world *world, const struct attention
 		if (rows[s] == 0)
 			continue;
 		world->sequences[used] = (struct batch_sequence){ .first_row = total, .rows = rows[s], .context = context[s],
-			.blocks = BLOCKS_MAX / 8 };
+			.blocks = (context[s] + c->block_size - 1) / c->block_size };
 		for (int g = 0; g < BACKEND_KV_GROUPS_MAX; g++)
 			world->sequences[used].block_table[g] = world->table[s];
 		used++;
@@ -764,13 +764,20 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 	struct attention_world *world = calloc(1, sizeof *world);
 	struct backend_limits   limits = { .rows = ROWS_MAX, .logit_rows = 8, .vocab = 64, .width = INPUTS, .q_heads = c->q_heads,
 		.head_dim = c->head_dim };
-	struct kv_group_desc    desc = { 2, c->kv_heads, c->head_dim, c->block_size, BLOCKS_MAX, KV_PAIRS, kind->type };
+	struct kv_group_desc    desc = { 2, c->kv_heads, c->head_dim, c->block_size, 0, KV_PAIRS, kind->type };
 	uint32_t                width = (c->q_heads + 2 * c->kv_heads) * c->head_dim, rows[8] = { 0 }, context[8] = { 0 }, total = 0;
+	uint32_t                blocks = 0; /* of the longest sequence */
 	float                   frequencies[256], *wv, *bv, *nv;
 	struct error            error;
 	char                    name[160];
 	int                     at;
 
+	for (uint32_t s = 0; s < c->count; s++) {
+		uint32_t own = (c->sequences[s].context + c->block_size - 1) / c->block_size;
+
+		blocks = own > blocks ? own : blocks;
+	}
+	desc.blocks = 8 * blocks;
 	world->pair = open_pair(totals, dtype, &limits);
 	for (int i = 0; i < 2; i++)
 		MUST_SAY(world->pair.b[i]->ops->kv_alloc(world->pair.b[i], 0, &desc, &error), error);
@@ -789,8 +796,8 @@ static void case_attention(struct totals *totals, int dtype, const struct attent
 		frequencies[i] = (float)pow(10000, -2.0 * i / c->dims);
 	world->rope = (struct rope_desc){ c->interleaved ? ROPE_INTERLEAVED : ROPE_HALF, c->dims, frequencies, 1 };
 	for (uint32_t s = 0; s < 8; s++) /* blocks lie apart and backwards */
-		for (uint32_t i = 0; i < BLOCKS_MAX / 8; i++)
-			world->table[s][i] = (int32_t)(BLOCKS_MAX - 1 - (i * 8 + s));
+		for (uint32_t i = 0; i < blocks; i++)
+			world->table[s][i] = (int32_t)(desc.blocks - 1 - (i * 8 + s));
 	at = snprintf(name, sizeof name, "attention%s of %u over %u heads of %u, pages of %u%s%s:", c->full ? ", full," : "",
 	    c->q_heads, c->kv_heads, c->head_dim, c->block_size, c->norms ? ", norms" : "", kind->name);
 	for (uint32_t s = 0; s < c->count; s++) {
@@ -1258,6 +1265,13 @@ static const struct attention_case attention_cases[] = {
 	/* So much that blocks take whole groups of runs. */
 	{ 64, 16, 16, 64, 64, false, false, false, false, 8, { { 1, 320 }, { 1, 319 }, { 1, 320 }, { 1, 317 }, { 1, 320 }, { 2, 320 },
 	    { 1, 318 }, { 1, 320 } } },
+	/* So much that they take whole contexts of several groups, in passes of up to 16, 24 and 32 rows. */
+	{ 128, 16, 16, 64, 64, false, false, false, false, 8, { { 1, 1090 }, { 1, 1152 }, { 1, 1089 }, { 1, 1110 }, { 1, 1100 },
+	    { 1, 1120 }, { 1, 1151 }, { 1, 1149 } } },
+	{ 128, 48, 16, 64, 64, false, false, false, false, 8, { { 8, 1090 }, { 7, 1152 }, { 6, 1089 }, { 8, 1110 }, { 6, 1100 },
+	    { 8, 1120 }, { 6, 1151 }, { 8, 1149 } } },
+	{ 64, 64, 16, 64, 0, false, false, false, false, 8, { { 8, 1090 }, { 7, 1152 }, { 6, 1089 }, { 8, 1110 }, { 5, 1100 },
+	    { 8, 1120 }, { 5, 1151 }, { 8, 1149 } } },
 	/* Results that all blocks put together: of several units a block, of two tiles; and two tiles whose last block does. */
 	{ 64, 8, 8, 64, 0, false, false, false, false, 1, { { 1, 17000 } } },
 	{ 128, 48, 2, 64, 0, false, false, false, false, 1, { { 8, 4100 } } },
