@@ -17,7 +17,7 @@ EXTRA_DIST += gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh 
 	gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h
 EXTRA_DIST += gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_hopper_pass.cuh gpu/attention_hopper_unit.cuh
 EXTRA_DIST += gpu/rows.cuh gpu/kv.cuh gpu/heads.cuh gpu/norm.cuh
-EXTRA_DIST += gpu/sampler.cuh gpu/sampler_row.cuh gpu/sampler_select.cuh
+EXTRA_DIST += gpu/sampler.cuh gpu/sampler_row.cuh gpu/sampler_propose.cuh gpu/sampler_select.cuh
 EXTRA_DIST += gpu/check_ptxas.sh tests/gpu/run tests/gpu/tokens tests/gpu/serve.py tests/gpu/make_real.py \
 	$(gpu_shapes:%=tests/gpu/shapes/%/config.json)
 if CUDA

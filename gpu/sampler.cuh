@@ -1,8 +1,7 @@
 /* sampler.cuh: the kernels of the sampler: one token per row, and slots.  Invariant: a draw depends on its row's logits,
  * parameters, mask and slot only, and has the same bits each time: what is summed in no fixed order are whole numbers.
  *
- * Order of filters as in model/backend.h: temperature, top_k, top_p, min_p; among equal logits the lower id is the larger;
- * what is left is walked in the order of ids, as the CPU backend does.
+ * Order of filters and draw as in model/backend.h: temperature, top_k, top_p, min_p; among equal logits the lower id is the larger.
  *
  * Biases, penalties, bans and masks are applied where a logit is read (adjust), by the arithmetic that the CPU backend
  * compiles too: logits stay as they are, rows without them run code that knows nothing of it, and nothing is stored twice.
@@ -11,10 +10,11 @@
  *
  * Two kernels.  The first, sample_scan, reads all logits once: of each piece of PIECE ids it leaves the largest logit and,
  * for rows that need it, the sum of weights.  The second, sample_draw, has a block for each row, which looks only at the
- * pieces that matter: one that holds the largest logit; the one in which the draw lies; those whose largest logit can be
- * among the top_k or in the mass top_p.  What it finds there goes into a list in shared memory, which is sorted and cut.
- * Where that would be many pieces (flat distributions), a sample of the row says which range of logits the end of what is kept
- * is likely to lie in, only that range is listed, and what is above it is summed for each piece.
+ * pieces that matter: one that holds the largest logit; those in which proposals lie, and those that hold something larger than one
+ * of which top_p asks (sampler_propose.cuh).  With top_k, or where no proposal is kept, it looks for where what is kept ends
+ * (sampler_select.cuh): at the pieces whose largest logit can be among the top_k or in the mass top_p.  What it finds there goes
+ * into a list in shared memory, which is sorted and cut.  Where that would be many pieces (flat distributions), a sample of the row
+ * says which range of logits the end is likely to lie in, only that range is listed, and what is above it is summed for each piece.
  *
  * A weight exp((l − max) / T) ≤ 1 is taken in units of 2⁻⁴⁴, so that the sum of a vocabulary fits 64 bits and does not
  * depend on the order.  Only within a lane's part of a piece are floats added, in an order that is the same for every batch;
@@ -22,11 +22,11 @@
 #ifndef PENSTOCK_GPU_SAMPLER_CUH
 #define PENSTOCK_GPU_SAMPLER_CUH
 
-#include "gpu/sampler_select.cuh"
+#include "gpu/sampler_propose.cuh"
 
 #include <float.h>
 
-enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2, PURPOSE_TOKEN = 0,
+enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2,
 	FILL_THREADS = 256, DRAW_SHARED_BYTES = SORT_ROOM * 8, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32,
 	PLAIN_EACH = 4, PLAIN_PIECES_MAX = PLAIN_THREADS * PLAIN_EACH };
 
@@ -115,7 +115,7 @@ static __device__ inline float depth_of(const struct row *row, word rest, word t
 	return log2f(64 * (float)row->count * UNIT / fmaxf((float)rest, (float)total * 0x1p-24f)) / row->scale + 1e-20f;
 }
 
-static __device__ void philox(uint64_t seed, const uint32_t counter[4], uint32_t ret[2])
+static __device__ void philox(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
 {
 	uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32), c[4] = { counter[0], counter[1], counter[2], counter[3] };
 
@@ -128,25 +128,17 @@ static __device__ void philox(uint64_t seed, const uint32_t counter[4], uint32_t
 		key0 += 0x9E3779B9;
 		key1 += 0xBB67AE85;
 	}
-	ret[0] = c[0];
-	ret[1] = c[1];
+	for (int i = 0; i < 4; i++)
+		ret[i] = c[i];
 }
 
-/* A uniform number below 1, 53 bits. */
-static __device__ double random_of(const struct sample_job *job)
+/* The row's random number NUMBER: below 1, 53 bits. */
+static __device__ double random_of(const struct sample_job *job, uint32_t number)
 {
-	uint32_t counter[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, PURPOSE_TOKEN }, random[2];
+	uint32_t counter[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, number / 2 }, random[4];
 
 	philox(job->params.seed, counter, random);
-	return (double)(((uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53;
-}
-
-/* Where in TOTAL a uniform number lies. */
-static __device__ inline word target_at(double random, word total)
-{
-	word target = (word)(random * (double)total);
-
-	return target < total ? target : total - 1;
+	return (double)((number % 2 ? (uint64_t)random[3] << 32 | random[2] : (uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53;
 }
 
 /* By one warp: the lowest id of the largest logit, which piece P holds. */
@@ -178,8 +170,8 @@ template <bool adjusted> static __device__ int32_t first_of(const struct row *ro
 }
 
 /* The largest logit, and the first piece with it; false when one is not finite.  From then on MOST and SUMS are in shared memory,
- * if there is room. */
-static __device__ bool find_top(struct row *row, struct sample_shared *shared, uint32_t *ret_piece)
+ * if there is room; what sample_scan left of sums, if SCANNED. */
+static __device__ bool find_top(struct row *row, bool scanned, struct sample_shared *shared, uint32_t *ret_piece)
 {
 	word own = 0;
 	bool finite = true, staged = row->pieces <= STAGED;
@@ -192,6 +184,8 @@ static __device__ bool find_top(struct row *row, struct sample_shared *shared, u
 		own = entry > own ? entry : own;
 		if (staged)
 			shared->most[p] = most;
+		if (staged && scanned)
+			shared->piece_sums[p] = row->sums[p];
 	}
 	for (int o = 16; o; o >>= 1) {
 		word other = __shfl_xor_sync(~0u, own, o);
@@ -199,7 +193,6 @@ static __device__ bool find_top(struct row *row, struct sample_shared *shared, u
 	}
 	__syncthreads();
 	row->most = staged ? shared->most : row->most;
-	row->scanned = row->sums;
 	row->sums = staged ? shared->piece_sums : row->sums;
 	if (threadIdx.x % 32 == 0)
 		shared->sums[threadIdx.x / 32] = own;
@@ -212,37 +205,58 @@ static __device__ bool find_top(struct row *row, struct sample_shared *shared, u
 	return finite;
 }
 
+/* The first proposal that is kept, of a row without top_k, if that is found out sooner than all that is kept; −1: all proposals
+ * are there for what will be kept.  *ret_total: the weight of all. */
+template <bool adjusted> static DEVICE_NOINLINE __device__ int32_t draw_proposal(const struct row *row,
+    const struct sample_params *params, word *ret_total, struct sample_shared *shared)
+{
+	word    before, total = scale_sums(row, shared, &before);
+	int32_t id = -1;
+
+	for (uint32_t round = 0; id < 0 && round < PROPOSE_ROUNDS; round++) {
+		propose<adjusted>(row, fminf(params->min_p, 1), round, before, total, shared);
+		if (!(params->top_p < 1))
+			id = first_kept({ KEY_LEAST, UINT32_MAX }, (round + 1) * PROPOSED, shared);
+		else if (round == 0)
+			id = first_in_mass<adjusted>(row, target_of((double)params->top_p, total), params->top_p >= MASS_LEAST, shared);
+	}
+	*ret_total = total;
+	return id;
+}
+
 /* One draw; −1 when every id is banned. */
 template <bool adjusted> static __device__ int32_t draw(struct row *row, const struct sample_job *job, uint32_t piece,
     struct sample_shared *shared)
 {
 	const struct sample_params *params = &job->params;
 	struct selection s = { { KEY_LEAST, UINT32_MAX }, 0, false };
-	bool   plain = true; /* sums are those of sample_scan */
-	word   total = 0;
+	bool    number = cuts_number(params, row->count);
+	word    total = 0;
+	double  random = shared->random[number ? 0 : SAMPLE_PROPOSALS];
+	int32_t id;
 
 	if (adjusted && row->top == SAMPLE_BANNED)
 		return -1;
 	if (is_greedy(params))
 		return first_of<adjusted>(row, piece, shared);
-	if (wants_sums(params, row->count))
-		total = scale_sums(row, shared);
-	if (cuts_number(params, row->count)) {
+	if (number) {
 		uint32_t k = (uint32_t)params->top_k;
 
 		select<adjusted>(row, &s, least_of_number(row, k), k, row->count, false, NUMBER_DEPTH, shared);
-		plain = false;
+	} else if ((id = draw_proposal<adjusted>(row, params, &total, shared)) >= 0) {
+		return id;
 	}
 	if (params->top_p < 1 && s.listed) {
 		s.n = reach(row, s.n, 32, target_of((double)params->top_p, list_weight(row, s.n, shared)), shared);
 	} else if (params->top_p < 1) {
 		word target;
 
-		total = plain ? total : sum_sums(row, shared);
+		total = number ? sum_sums(row, shared) : total;
 		target = target_of((double)params->top_p, total);
-		select<adjusted>(row, &s, plain ? least_of_weight(row, (total - target) / 1024 * 1023, shared) : KEY_LEAST, target, total,
+		select<adjusted>(row, &s, number ? KEY_LEAST : least_of_weight(row, (total - target) / 1024 * 1023, shared), target, total,
 		    true, depth_of(row, total - target, total), shared);
-		plain = false;
+		if (!number && (id = first_kept(s.kept, SAMPLE_PROPOSALS, shared)) >= 0)
+			return id;
 	}
 	if (params->min_p > 0) {
 		uint32_t key = least_of_share(row, fminf(params->min_p, 1));
@@ -252,29 +266,24 @@ template <bool adjusted> static __device__ int32_t draw(struct row *row, const s
 		} else if (key > s.kept.key) {
 			s.kept = { key, UINT32_MAX };
 			settle<adjusted>(row, &s, false, shared);
-			plain = false;
-		} else if (plain && !wants_sums(params, row->count)) { /* nothing is below it */
-			settle<adjusted>(row, &s, false, shared);
-			plain = false;
 		}
 	}
-	if (!s.listed) {
-		total = plain ? total : sum_sums(row, shared);
-		return pick<adjusted>(row, s.kept, target_at(random_of(job), total), false, plain, shared);
-	}
+	if (!s.listed)
+		return pick<adjusted>(row, s.kept, target_at(random, sum_sums(row, shared)), false, shared);
 	total = list_weight(row, s.n, shared);
 	for (uint32_t i = threadIdx.x; i < s.n; i += DRAW_THREADS) /* in the order of ids */
 		row->list[i] = row->list[i] << 32 | row->list[i] >> 32;
 	__syncthreads();
 	sort_falling(s.n, shared);
-	return (int32_t)~(uint32_t)(row->list[reach(row, s.n, 0, target_at(random_of(job), total) + 1, shared) - 1] >> 32);
+	return (int32_t)~(uint32_t)(row->list[reach(row, s.n, 0, target_at(random, total) + 1, shared) - 1] >> 32);
 }
 
 /* Log probabilities of the logits as they are: the logarithm of the sum, for every thread, and RET's K most likely ids. */
 static __device__ double most_likely(struct row *row, uint32_t k, struct sample_shared *shared, struct sample_logprobs *ret)
 {
 	struct selection s = { { KEY_LEAST, UINT32_MAX }, 0, false };
-	double           log_sum = (double)row->top + log((double)scale_sums(row, shared) * 0x1p-44);
+	word             before;
+	double           log_sum = (double)row->top + log((double)scale_sums(row, shared, &before) * 0x1p-44);
 
 	k = k < row->count ? k : row->count;
 	if (k > 0)
@@ -300,10 +309,12 @@ template <bool extras> static __global__ void __launch_bounds__(DRAW_THREADS, 2)
 	uint32_t   piece;
 	int32_t    id = -1;
 
+	if (threadIdx.x <= SAMPLE_PROPOSALS)
+		shared.random[threadIdx.x] = random_of(job, threadIdx.x);
 	dependency_wait(); /* the scan began when the jobs were there */
 	mark_begin(mark);
 	row.list = (word *)shared_memory();
-	if (find_top(&row, &shared, &piece)) {
+	if (find_top(&row, wants_sums(&job->params, count), &shared, &piece)) {
 		if (extras && (job->slot || job->mask >= 0)) {
 			adjust_by(&row, job, &arrays);
 			id = draw<true>(&row, job, piece, &shared);
@@ -316,7 +327,7 @@ template <bool extras> static __global__ void __launch_bounds__(DRAW_THREADS, 2)
 
 			plain.list = row.list;
 			make_plain(&plain, &arrays);
-			find_top(&plain, &shared, &piece);
+			find_top(&plain, true, &shared, &piece);
 			log_sum = most_likely(&plain, job->params.logprobs - 1, &shared, &arrays.logprobs[blockIdx.x]);
 			if (threadIdx.x == 0 && id >= 0)
 				arrays.logprobs[blockIdx.x].drawn = (float)((double)row.logits[id] - log_sum);
@@ -373,7 +384,7 @@ template <bool adjusted> static __device__ int32_t draw_plain(const struct row *
 	__syncthreads();
 	if (threadIdx.x >= 32)
 		return -1;
-	return pick_in<adjusted>(row, { KEY_LEAST, UINT32_MAX }, shared->piece, shared->left, shared->sum, false, true);
+	return pick_in<adjusted, false>(row, { KEY_LEAST, UINT32_MAX }, shared->piece, shared->left, shared->sum, false, true).id;
 }
 
 /* A block for each row, of samples in which no row has filters or wants log probabilities, and of no more than PLAIN_PIECES_MAX
@@ -385,7 +396,7 @@ template <bool extras> static __global__ void __launch_bounds__(PLAIN_THREADS) s
 	const struct sample_job *job = &jobs[blockIdx.x];
 	struct row row = row_of(job, blockIdx.x, &arrays, count);
 	uint32_t   each = (row.pieces + PLAIN_THREADS - 1) / PLAIN_THREADS, first = threadIdx.x * each;
-	double     random = random_of(job);
+	double     random = random_of(job, 0);
 	bool       weights = !is_greedy(&job->params), finite = true;
 	float      most[PLAIN_EACH];
 	word       sums[PLAIN_EACH], top = 0;

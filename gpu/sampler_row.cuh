@@ -25,7 +25,6 @@ struct row {
 	float        scale;   /* log2(e) / T */
 	float       *most;    /* of each piece: its largest logit; NaN: one is not finite */
 	word        *sums;    /* of each piece: weights, of sample_scan by its own largest one; later of what is kept, by TOP */
-	const word  *scanned; /* what sums were at first */
 	word        *list;    /* in shared memory: key of a logit, ~id; so larger words come first */
 	uint32_t     room;    /* of the list */
 	/* Of a row that is adjusted: */
@@ -216,7 +215,7 @@ static __device__ inline bool cuts_number(const struct sample_params *p, uint32_
 /* Does the draw need the sum of all weights? */
 static __device__ inline bool wants_sums(const struct sample_params *p, uint32_t count)
 {
-	return !is_greedy(p) && !cuts_number(p, count) && (p->top_p < 1 || !(p->min_p > 0));
+	return !is_greedy(p) && !cuts_number(p, count);
 }
 
 static __device__ struct row row_of(const struct sample_job *job, uint32_t index, const struct sample_arrays *arrays,

@@ -10,9 +10,16 @@
 #include "gpu/sampler_row.cuh"
 
 enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 6144, SORT_ROOM = 8192, BINS = 2048, STAGED = 1024,
-	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64 };
+	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, TESTED = 4 };
 static_assert(LIST_ROOM * 8 + SORT_MOST * 2 <= SORT_ROOM * 8 && LIST_ROOM + BINS / 2 <= SORT_ROOM,
     "behind the list lie the places of a sort, or the weights of bins");
+
+/* What of a piece is larger than an id's logit: logits from LEAST on if the piece lies before the id's, PIECE, from ABOVE on if
+ * not; in PIECE itself equal logits of lower ids lack. */
+struct alignas(16) bound {
+	float    least, above;
+	uint32_t piece;
+};
 
 struct sample_shared {
 	uint32_t bins[BINS];
@@ -22,6 +29,14 @@ struct sample_shared {
 	word     left;
 	uint32_t count, index, high_bin, low_bin;
 	int32_t  found;
+	/* Of proposals (sampler_propose.cuh), of those of a round, and of those that are looked at. */
+	double   random[SAMPLE_PROPOSALS + 1];
+	word     proposals[SAMPLE_PROPOSALS];
+	word     targets[DRAW_WARPS], found_left[DRAW_WARPS];
+	uint32_t found_piece[DRAW_WARPS], ties[DRAW_WARPS], tested_ties[TESTED], verdicts[TESTED];
+	word     tested[TESTED];
+	word     above[TESTED][DRAW_WARPS];
+	struct bound bounds[TESTED];
 };
 
 /* ---- Sums over a block ---- */
@@ -652,13 +667,21 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ struct range guess(co
 	return ret;
 }
 
-/* By one warp: of piece P, the id with which the weights of what is kept come to more than LEFT of SUM.  TIES, PLAIN: as below. */
-template <bool adjusted> static __device__ int32_t pick_in(const struct row *row, struct kept kept, uint32_t p, word left, word sum,
-    bool ties, bool plain)
+/* An id; with DETAILS the key of its logit, and how many lower ids of its piece have the same one. */
+struct picked {
+	int32_t  id;
+	uint32_t key, ties;
+};
+
+/* By one warp: of piece P, the id with which the weights of what is kept come to more than LEFT of SUM.  TIES: as below; PLAIN: SUM
+ * was made by sample_scan and scaled. */
+template <bool adjusted, bool details> static __device__ struct picked pick_in(const struct row *row, struct kept kept, uint32_t p,
+    word left, word sum, bool ties, bool plain)
 {
-	uint32_t lane = threadIdx.x % 32, id = p * PIECE + lane * 8, found; /* eight ids that follow each other to a lane */
+	uint32_t lane = threadIdx.x % 32, id = p * PIECE + lane * 8, found, equal = 0; /* a lane has eight that follow each other */
 	float    v[8], top = plain ? row->most[p] : row->top;
 	word     weights[8], own = 0, up, total;
+	struct picked ret = {};
 
 #pragma unroll
 	for (uint32_t h = 0; h < 2; h++)
@@ -679,17 +702,25 @@ template <bool adjusted> static __device__ int32_t pick_in(const struct row *row
 #pragma unroll
 	for (uint32_t j = 0; j < 8; j++) {
 		up += weights[j];
+		ret.key = found == 8 && up > left ? key_of(v[j]) : ret.key;
 		found = found == 8 && up > left ? 16 + j : found;
 	}
-	lane = (uint32_t)__ffs((int)__ballot_sync(~0u, found >= 16)) - 1;
-	return (int32_t)__shfl_sync(~0u, id + found - 16, (int)(lane % 32));
+	lane = ((uint32_t)__ffs((int)__ballot_sync(~0u, found >= 16)) - 1) % 32;
+	ret.id = (int32_t)__shfl_sync(~0u, id + found - 16, (int)lane);
+	if (!details)
+		return ret;
+	ret.key = __shfl_sync(~0u, ret.key, (int)lane);
+#pragma unroll
+	for (uint32_t j = 0; j < 8; j++)
+		equal += id + j < (uint32_t)ret.id && key_of(v[j]) == ret.key;
+	ret.ties = __reduce_add_sync(~0u, equal);
+	return ret;
 }
 
 /* The first id, in their order, with which the weights of what is kept come to more than TARGET, which is less than all of them
- * together.  Sums of pieces are there; TIES: they are numbers of logits whose key is KEPT.key.  PLAIN: they were made by
- * sample_scan and scaled. */
+ * together.  Sums of pieces are there; TIES: they are numbers of logits whose key is KEPT.key. */
 template <bool adjusted> static DEVICE_NOINLINE __device__ int32_t pick(const struct row *row, struct kept kept, word target,
-    bool ties, bool plain, struct sample_shared *shared)
+    bool ties, struct sample_shared *shared)
 {
 	uint32_t each = (row->pieces + DRAW_THREADS - 1) / DRAW_THREADS, first = threadIdx.x * each;
 	word     own = 0, before, total;
@@ -712,7 +743,7 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ int32_t pick(const st
 	}
 	__syncthreads();
 	if (threadIdx.x < 32) {
-		int32_t id = pick_in<adjusted>(row, kept, shared->index, shared->left, row->sums[shared->index], ties, plain);
+		int32_t id = pick_in<adjusted, false>(row, kept, shared->index, shared->left, row->sums[shared->index], ties, false).id;
 
 		if (threadIdx.x == 0)
 			shared->found = id;
@@ -762,7 +793,7 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ enum cut cut_ties(con
 	if (left > total * weight)
 		return CUT_BELOW;
 	kept->key = key;
-	kept->ties = min(ties, (uint32_t)pick<adjusted>(row, *kept, (left + weight - 1) / weight - 1, true, false, shared) + 1);
+	kept->ties = min(ties, (uint32_t)pick<adjusted>(row, *kept, (left + weight - 1) / weight - 1, true, shared) + 1);
 	return CUT;
 }
 
@@ -952,21 +983,32 @@ static __device__ uint32_t least_of_share(const struct row *row, float min_p)
 /* What sample_scan has summed of piece P, by the row's largest logit. */
 static __device__ inline word scaled_sum(const struct row *row, uint32_t p)
 {
-	return (word)((double)row->scanned[p] * (double)share_of(row->most[p], row->top, row->scale));
+	return (word)((double)row->sums[p] * (double)share_of(row->most[p], row->top, row->scale));
 }
 
-/* Sums of pieces by sample_scan become those by the row's largest logit; returns that of all. */
-static __device__ word scale_sums(const struct row *row, struct sample_shared *shared)
+/* Sums of pieces by sample_scan become those by the row's largest logit; returns that of all, and in *ret_before that of the pieces
+ * before this thread's. */
+static __device__ word scale_sums(const struct row *row, struct sample_shared *shared, word *ret_before)
 {
-	word own = 0;
+	uint32_t each = (row->pieces + DRAW_THREADS - 1) / DRAW_THREADS, first = threadIdx.x * each;
+	word     own = 0, total;
 
-	for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS) {
-		word sum = scaled_sum(row, p);
+	for (uint32_t p = first; p < first + each && p < row->pieces; p++) {
+		word sum = (word)((double)row->sums[p] * (double)share_of(row->most[p], row->top, row->scale));
 
 		row->sums[p] = sum;
 		own += sum;
 	}
-	return total_of(own, shared);
+	*ret_before = before_of(own, shared, &total);
+	return total;
+}
+
+/* Where in TOTAL a uniform number lies. */
+static __device__ inline word target_at(double random, word total)
+{
+	word target = (word)(random * (double)total);
+
+	return target < total ? target : total - 1;
 }
 
 static __device__ inline word target_of(double share, word total)

@@ -3,20 +3,19 @@
  * Invariant: a draw depends on its row's logits, its sample_row and its slot only; neighbours, threads and steps have no
  * part in it.
  *
- * Order of filters, as in model/backend.h: temperature, top_k, top_p, min_p.  Among equal logits the lower id is the
- * larger.  The draw walks what is left in the order of ids.  Random numbers are Philox4x32-10 (Salmon et al.,
- * "Parallel random numbers: as easy as 1, 2, 3", 2011).
+ * Order of filters and draw as in model/backend.h: temperature, top_k, top_p, min_p.  Among equal logits the lower id is the
+ * larger.
  *
- * Selection.  Sorting 50,000 logits for every token would take longer than the model's output layer.  Candidates are
- * first narrowed to those within some temperatures of the maximum, far enough to hold k of them or the mass p; then
- * select_top() splits off the k largest, or the smallest set of largest that holds the mass, without sorting them.
+ * Selection, where proposals do not do.  Sorting 50,000 logits for every token would take longer than the model's output layer.
+ * Candidates are first narrowed to those within some temperatures of the maximum, far enough to hold k of them or the mass p;
+ * then select_top() splits off the k largest, or the smallest set of largest that holds the mass, without sorting them.
  */
 #include "cpu/cpu.h"
 
 #include <math.h>
 #include <string.h>
 
-enum sample_purpose { SAMPLE_PURPOSE_TOKEN = 0 };
+enum { CHUNKS = 64 }; /* of a row */
 
 void cpu_philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
 {
@@ -35,14 +34,13 @@ void cpu_philox4x32(uint64_t seed, const uint32_t counter[4], uint32_t ret[4])
 	memcpy(ret, c, sizeof c);
 }
 
-/* Uniform in [0, 1), 53 bits. */
-static double uniform(const struct sample_row *row, enum sample_purpose purpose)
+/* The row's random number NUMBER, uniform in [0, 1). */
+static double uniform(const struct sample_row *row, uint32_t number)
 {
-	uint32_t counter[4] = { (uint32_t)row->position, (uint32_t)(row->position >> 32), row->choice, (uint32_t)purpose },
-	    word[4];
+	uint32_t counter[4] = { (uint32_t)row->position, (uint32_t)(row->position >> 32), row->choice, number / 2 }, word[4];
 
 	cpu_philox4x32(row->params.seed, counter, word);
-	return (double)(((uint64_t)word[1] << 32 | word[0]) >> 11) * 0x1p-53;
+	return (double)(((uint64_t)word[number % 2 * 2 + 1] << 32 | word[number % 2 * 2]) >> 11) * 0x1p-53;
 }
 
 static inline bool larger(const struct sample_candidate *a, const struct sample_candidate *b)
@@ -110,6 +108,59 @@ static double sum_weights(const float *weights, uint32_t count)
 	return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
+static uint32_t chunk_begin(uint32_t count, uint32_t chunk) { return (uint32_t)((uint64_t)count * chunk / CHUNKS); }
+
+/* The weights of parts of a row, and of all of it. */
+static double sum_chunks(const float *weights, uint32_t count, double ret[CHUNKS])
+{
+	double mass = 0;
+
+	for (uint32_t i = 0; i < CHUNKS; i++) {
+		uint32_t first = chunk_begin(count, i);
+
+		ret[i] = sum_weights(weights + first, chunk_begin(count, i + 1) - first);
+		mass += ret[i];
+	}
+	return mass;
+}
+
+/* The id at which the weights come to more than TARGET; the last with any where rounding says that they do not. */
+static int32_t find_at(const float *weights, uint32_t count, const double chunks[CHUNKS], double target)
+{
+	uint32_t chunk = 0;
+	double   before = 0, at = 0;
+	int32_t  last = 0;
+
+	for (uint32_t i = 0; i < CHUNKS; i++) {
+		if (!(chunks[i] > 0))
+			continue;
+		chunk = i;
+		before = at;
+		at += chunks[i];
+		if (at > target)
+			break;
+	}
+	for (uint32_t i = chunk_begin(count, chunk); i < chunk_begin(count, chunk + 1); i++) {
+		before += (double)weights[i];
+		last = weights[i] > 0 ? (int32_t)i : last;
+		if (before > target)
+			break;
+	}
+	return last;
+}
+
+/* The weight of what is larger than ID. */
+static double weight_above(const float *logits, const float *weights, uint32_t count, int32_t id)
+{
+	double sum[4] = { 0 };
+
+	for (uint32_t i = 0; i < (uint32_t)id; i++)
+		sum[i % 4] += logits[i] >= logits[id] ? (double)weights[i] : 0;
+	for (uint32_t i = (uint32_t)id + 1; i < count; i++)
+		sum[i % 4] += logits[i] > logits[id] ? (double)weights[i] : 0;
+	return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
 /* Lists the candidates whose weight is at least exp(−reach); returns their number. */
 static uint32_t gather(const float *logits, const float *weights, uint32_t count, float floor_weight,
     struct sample_candidate *ret, double *ret_mass)
@@ -165,6 +216,27 @@ static uint32_t order_by_id(const float *logits, const float *weights, uint32_t 
 	return kept;
 }
 
+/* The first proposal that is kept, of a row without top_k; −1: none is.  MIN_P: least weight; TARGET: what that of all that is
+ * larger must not reach. */
+static int32_t propose(const float *logits, const float *weights, uint32_t count, float min_p, double target, bool bans,
+    const struct sample_row *row, const double chunks[CHUNKS], double mass)
+{
+	int32_t refused = -1; /* what is smaller is not kept either */
+
+	for (uint32_t n = 0; n < SAMPLE_PROPOSALS; n++) {
+		int32_t id = find_at(weights, count, chunks, uniform(row, n) * mass);
+
+		if (weights[id] < min_p || (bans && logits[id] == SAMPLE_BANNED))
+			continue;
+		if (refused >= 0 && (logits[id] < logits[refused] || (logits[id] == logits[refused] && id >= refused)))
+			continue;
+		if (!(row->params.top_p < 1) || weight_above(logits, weights, count, id) < target)
+			return id;
+		refused = id;
+	}
+	return -1;
+}
+
 /* Draws from logits that are finite, MAX the largest; those that are SAMPLE_BANNED are never drawn when BANS. */
 static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernels, const float *logits, uint32_t count, float max,
     bool bans, const struct sample_row *row)
@@ -173,7 +245,7 @@ static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernel
 	struct sample_candidate    *c = scratch->candidates;
 	float   *weights = scratch->weights, factor, min_p = fminf(params->min_p, 1);
 	uint32_t n = 0, kept = 0;
-	double   mass, u;
+	double   mass, target, u;
 	bool     listed = false;
 
 	factor = 1 / params->temperature;
@@ -184,39 +256,32 @@ static int32_t draw(struct cpu_thread *scratch, const struct cpu_kernels *kernel
 		return id;
 	}
 	kernels->weights(logits, count, max, factor, weights);
-	mass = sum_weights(weights, count);
 	if (params->top_k > 0 && (uint32_t)params->top_k < count) {
 		n = keep_top_k(logits, weights, count, (uint32_t)params->top_k, c, &mass);
 		listed = true;
+	} else {
+		double  chunks[CHUNKS];
+		int32_t id;
+
+		mass = sum_chunks(weights, count, chunks);
+		target = fmax((double)params->top_p * mass, 0x1p-1000);
+		if ((id = propose(logits, weights, count, min_p, target, bans, row, chunks, mass)) >= 0)
+			return id;
 	}
 	if (params->top_p < 1) {
 		/* At least one is kept: the target is above 0. */
-		double target = fmax((double)params->top_p * mass, 0x1p-1000);
-
+		target = fmax((double)params->top_p * mass, 0x1p-1000);
 		if (!listed) {
 			double held = 0;
 			for (float reach = 4; held < target && reach < 64; reach *= 2)
 				n = gather(logits, weights, count, expf(-reach), c, &held);
 			if (held < target)
 				n = gather(logits, weights, count, 0, c, &held);
-			listed = true;
 		}
 		n = select_top(c, n, target, true);
 	}
-	u = uniform(row, SAMPLE_PURPOSE_TOKEN);
-	if (!listed && !(min_p > 0)) {
-		double at = 0;
-		int32_t last = 0;
-
-		for (uint32_t i = 0; i < count; i++) {
-			at += (double)weights[i];
-			last = weights[i] > 0 ? (int32_t)i : last;
-			if (at > u * mass)
-				return (int32_t)i;
-		}
-		return last;
-	}
-	if (listed)
+	u = uniform(row, listed ? 0 : SAMPLE_PROPOSALS);
+	if (listed || params->top_p < 1)
 		n = order_by_id(logits, weights, count, c, n);
 	else
 		n = gather(logits, weights, count, min_p, c, &mass);

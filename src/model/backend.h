@@ -261,9 +261,19 @@ static inline int sample_params_need_slot(const struct sample_params *p)
 	return (p->repetition != 0 && p->repetition != 1) || p->presence != 0 || p->frequency != 0 || p->min_tokens != 0;
 }
 
-/* One row to sample: row ROW of the logits of this step.  The random number is Philox4x32-10 (Salmon et al. 2011) of key
- * seed and counter (position, choice, purpose), so a draw never depends on neighbours and a resubmitted request
- * continues the same stream. */
+/* One row to sample: row ROW of the logits of this step.
+ *
+ * The draw.  Each of a row's random numbers is uniform, below 1, of 53 bits: number n is the upper bits of words 2 (n mod 2) and
+ * 2 (n mod 2) + 1, the higher one, of Philox4x32-10 (Salmon et al. 2011) of key seed and counter (position, choice, n / 2).  So a
+ * draw never depends on neighbours, and a resubmitted request continues the same stream.
+ *
+ * Where a random number lies in a set of ids is where it, times the sum of their weights exp(l / T), lies among the sums of those
+ * weights in the order of ids.  Where top_k leaves ids out, number 0 is looked up in what the filters keep.  Else numbers 0 to
+ * SAMPLE_PROPOSALS − 1 are looked up in all ids: the first id so found that the filters keep is drawn; if they keep none of these,
+ * number SAMPLE_PROPOSALS is looked up in what they keep.  Both ways ids have the probabilities that the filters leave them, but
+ * whether they keep one id costs less to find out than all that they keep: with top_p, the weight of what is larger; with min_p,
+ * nothing but its own. */
+enum { SAMPLE_PROPOSALS = 32 };
 struct sample_row {
 	uint32_t             logit_row; /* index into batch.logit_rows */
 	uint32_t             choice;

@@ -221,14 +221,83 @@ static void define(const float *logits, const struct sample_params *params, doub
 		ret[i] /= sum;
 }
 
+static const struct sample_params cases[] = {
+	PARAMS(1, 1, 0, 0, 1), PARAMS(0.5f, 1, 0, 0, 2), PARAMS(3, 1, 0, 0, 3), PARAMS(1, 1, 0, 10, 4),
+	PARAMS(1, 0.7f, 0, 0, 5), PARAMS(1, 1, 0.2f, 0, 6), PARAMS(0.7f, 0.9f, 0.05f, 50, 7), PARAMS(2, 0.3f, 0, 100, 8),
+	PARAMS(1, 0.999f, 0, 0, 9), PARAMS(1, 1, 0, VOCAB + 5, 10), PARAMS(1, 1, 1, 0, 11), PARAMS(1, 1e-9f, 0, 0, 12),
+	PARAMS(1, 0, 0, 0, 13), PARAMS(1, 1, 0, 2, 14), PARAMS(1e-6f, 0.9f, 0.1f, 5, 15), PARAMS(1e6f, 0.5f, 0, 20, 16),
+	PARAMS(1, 0.02f, 0, 0, 17), PARAMS(0.8f, 0.8f, 0.1f, 0, 18), PARAMS(3, 1, 0.99f, 0, 19),
+};
+
+/* Many equal logits, where the lower id must win. */
+static void fill_logits(struct random *random, float logits[VOCAB])
+{
+	for (int i = 0; i < VOCAB; i++)
+		logits[i] = 4 * random_float(random);
+	for (int i = 0; i < 30; i++)
+		logits[100 + i] = logits[100];
+}
+
+/* The draw of model/backend.h, by the book: KEPT as define() has it. */
+static int32_t replay(const float *logits, const double *kept, const struct sample_row *row)
+{
+	bool     proposes = row->params.top_k <= 0 || row->params.top_k >= VOCAB;
+	double   all[VOCAB], sum = 0, max = -INFINITY;
+	uint32_t last = proposes ? SAMPLE_PROPOSALS : 0;
+
+	for (int i = 0; i < VOCAB; i++)
+		max = fmax(max, (double)logits[i]);
+	for (int i = 0; i < VOCAB; i++)
+		sum += all[i] = exp(((double)logits[i] - max) / (double)row->params.temperature);
+	for (uint32_t n = 0;; n++) {
+		uint32_t counter[4] = { (uint32_t)row->position, (uint32_t)(row->position >> 32), row->choice, n / 2 }, word[4];
+		double   left;
+		int32_t  id = -1;
+
+		cpu_philox4x32(row->params.seed, counter, word);
+		left = ((double)(word[n % 2 ? 3 : 1] * UINT64_C(0x100000000) + word[n % 2 ? 2 : 0])) / 0x1p64;
+		while (left >= 0 && ++id < VOCAB - 1)
+			left -= n == last ? kept[id] : all[id] / sum;
+		if (n == last || kept[id] > 0)
+			return id;
+	}
+}
+
+START_TEST(replays)
+{
+	struct random random = { 5 };
+	struct table  table;
+	unsigned      different = 0, drawn = 0;
+
+	if (!start(&table, (enum cpu_isa)_i, 2))
+		return;
+	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+		for (uint32_t step = 0; step < 30; step++) {
+			struct sample_row rows[ROWS];
+			int32_t           ids[ROWS];
+
+			for (uint32_t r = 0; r < ROWS; r++) {
+				fill_logits(&random, table.logits + (size_t)r * VOCAB);
+				rows[r] = (struct sample_row){ .logit_row = r, .choice = r % 3, .position = random_u64(&random),
+				    .params = cases[c] };
+			}
+			draw(&table, rows, ROWS, VOCAB, ids);
+			for (uint32_t r = 0; r < ROWS; r++, drawn++) {
+				double kept[VOCAB];
+
+				define(table.logits + (size_t)r * VOCAB, &cases[c], kept);
+				different += ids[r] != replay(table.logits + (size_t)r * VOCAB, kept, &rows[r]);
+			}
+		}
+	}
+	/* Weights are float32 there. */
+	ck_assert_msg(different <= drawn / 5000, "%u of %u draws differ", different, drawn);
+	stop(&table);
+}
+END_TEST
+
 START_TEST(distributions)
 {
-	static const struct sample_params cases[] = {
-		PARAMS(1, 1, 0, 0, 1), PARAMS(0.5f, 1, 0, 0, 2), PARAMS(3, 1, 0, 0, 3), PARAMS(1, 1, 0, 10, 4),
-		PARAMS(1, 0.7f, 0, 0, 5), PARAMS(1, 1, 0.2f, 0, 6), PARAMS(0.7f, 0.9f, 0.05f, 50, 7), PARAMS(2, 0.3f, 0, 100, 8),
-		PARAMS(1, 0.999f, 0, 0, 9), PARAMS(1, 1, 0, VOCAB + 5, 10), PARAMS(1, 1, 1, 0, 11), PARAMS(1, 1e-9f, 0, 0, 12),
-		PARAMS(1, 0, 0, 0, 13), PARAMS(1, 1, 0, 2, 14), PARAMS(1e-6f, 0.9f, 0.1f, 5, 15), PARAMS(1e6f, 0.5f, 0, 20, 16),
-	};
 	struct random random = { 3 };
 	struct table  table;
 
@@ -241,10 +310,7 @@ START_TEST(distributions)
 		struct sample_row rows[ROWS];
 		int32_t           ids[ROWS];
 
-		for (size_t i = 0; i < (size_t)ROWS * VOCAB; i++)
-			table.logits[i] = i < VOCAB ? 4 * random_float(&random) : table.logits[i % VOCAB];
-		for (int i = 0; i < 30; i++) /* many equal logits, where the lower id must win */
-			table.logits[100 + i] = table.logits[100];
+		fill_logits(&random, table.logits);
 		for (size_t i = VOCAB; i < (size_t)ROWS * VOCAB; i++)
 			table.logits[i] = table.logits[i % VOCAB];
 		define(table.logits, &cases[c], expected);
@@ -291,6 +357,7 @@ int main(void)
 	tcase_add_loop_test(tcase, greedy, CPU_ISA_GENERIC, CPU_ISA_COUNT);
 	tcase_add_loop_test(tcase, not_finite, CPU_ISA_GENERIC, CPU_ISA_COUNT);
 	tcase_add_loop_test(tcase, neighbours, CPU_ISA_GENERIC, CPU_ISA_COUNT);
+	tcase_add_loop_test(tcase, replays, CPU_ISA_GENERIC, CPU_ISA_COUNT);
 	tcase_add_loop_test(tcase, distributions, CPU_ISA_GENERIC, CPU_ISA_COUNT);
 	suite_add_tcase(suite, tcase);
 	srunner_run_all(runner, CK_ENV);

@@ -57,15 +57,40 @@ static std::vector<float> adjusted(const float *logits, const struct sample_job 
 	return ret;
 }
 
+/* The uniform number NUMBER of a row, times TOTAL. */
+static uint64_t reference_target(const struct sample_job *job, uint32_t number, uint64_t total)
+{
+	uint32_t random[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, number / 2 };
+	uint32_t low = number % 2 * 2;
+
+	reference_philox(random, (uint32_t)job->params.seed, (uint32_t)(job->params.seed >> 32));
+	return std::min((uint64_t)((double)(((uint64_t)random[low + 1] << 32 | random[low]) >> 11) * 0x1p-53 * (double)total),
+	    total - 1);
+}
+
+/* The id at TARGET, in the order of ids. */
+static int32_t reference_find(const std::vector<uint64_t> &weights, uint64_t target)
+{
+	uint64_t sum = 0;
+	int32_t  id = 0;
+
+	while ((sum += weights[id]) <= target)
+		id++;
+	return id;
+}
+
+/* How many draws were of the first proposal, of a later one, and of none. */
+static int drawn_first, drawn_later, drawn_walking;
+
 static int32_t reference_draw(const std::vector<float> &logits, const struct sample_job *job)
 {
 	const struct sample_params *p = &job->params;
-	uint32_t random[4] = { (uint32_t)job->position, (uint32_t)(job->position >> 32), job->choice, 0 };
 	std::vector<int32_t>  ids(vocab);
-	std::vector<uint64_t> weights(vocab);
-	uint64_t total = 0, sum = 0, target;
+	std::vector<uint64_t> weights(vocab), kept(vocab);
+	uint64_t total = 0, all = 0, sum = 0, target;
 	size_t   count = vocab;
 	float    most;
+	bool     number = p->top_k > 0 && p->top_k < vocab;
 
 	for (int32_t i = 0; i < vocab; i++)
 		ids[i] = i;
@@ -76,8 +101,8 @@ static int32_t reference_draw(const std::vector<float> &logits, const struct sam
 	if (!(p->temperature > 0) || p->top_k == 1)
 		return ids[0];
 	for (int32_t i = 0; i < vocab; i++)
-		weights[i] = (uint64_t)((double)expf((logits[i] - most) * (1 / p->temperature)) * 0x1p44);
-	if (p->top_k > 0 && p->top_k < vocab)
+		all += weights[i] = (uint64_t)((double)expf((logits[i] - most) * (1 / p->temperature)) * 0x1p44);
+	if (number)
 		count = (size_t)p->top_k;
 	if (p->top_p < 1) {
 		for (size_t i = 0; i < count; i++)
@@ -87,20 +112,20 @@ static int32_t reference_draw(const std::vector<float> &logits, const struct sam
 			if ((sum += weights[ids[i]]) >= target)
 				count = i + 1;
 	}
-	ids.resize(count);
-	std::sort(ids.begin(), ids.end());
-	ids.erase(std::remove_if(ids.begin(), ids.end(), [&](int32_t i) {
-		return !(expf((logits[i] - most) * (1 / p->temperature)) >= fminf(p->min_p, 1)) || !weights[i];
-	}), ids.end());
-	total = sum = 0;
-	for (int32_t i : ids)
-		total += weights[i];
-	reference_philox(random, (uint32_t)p->seed, (uint32_t)(p->seed >> 32));
-	target = (uint64_t)((double)(((uint64_t)random[1] << 32 | random[0]) >> 11) * 0x1p-53 * (double)total);
-	for (int32_t i : ids)
-		if ((sum += weights[i]) > std::min(target, total - 1))
-			return i;
-	return -1;
+	total = 0;
+	for (size_t i = 0; i < count; i++)
+		if (expf((logits[ids[i]] - most) * (1 / p->temperature)) >= fminf(p->min_p, 1))
+			total += kept[ids[i]] = weights[ids[i]];
+	for (uint32_t n = 0; !number && n < SAMPLE_PROPOSALS; n++) {
+		int32_t id = reference_find(weights, reference_target(job, n, all));
+
+		if (kept[id]) {
+			(n ? drawn_later : drawn_first)++;
+			return id;
+		}
+	}
+	drawn_walking++;
+	return reference_find(kept, reference_target(job, number ? 0 : SAMPLE_PROPOSALS, total));
 }
 
 static void check_logprobs(const float *logits, const struct sample_job *job, int32_t id, const struct sample_logprobs *got,
@@ -129,7 +154,6 @@ struct batch_of_rows {
 	std::vector<sample_job> jobs;
 	std::vector<slot>       slots = std::vector<slot>(SLOTS);
 	std::vector<uint32_t>   masks;
-	int                     broken = -1; /* a row that is not finite */
 };
 
 static struct sample_job *add(batch_of_rows *batch, uint64_t *random, float spread)
@@ -202,7 +226,6 @@ static void fill_rows(batch_of_rows *batch, bool extras)
 	job = add(batch, &random, 2); /* not finite */
 	job->params.temperature = 1;
 	batch->logits[(size_t)job->logit_row * stride + 1536] = INFINITY;
-	batch->broken = (int)job->logit_row;
 	for (int i = 0; i < (extras ? 6 : 0); i++) {
 		job = add(batch, &random, 2);
 		job->params = { i % 2 ? 1.0f : 0.0f, i % 3 ? 1.0f : 0.95f, 0, i == 4 ? 50 : 0, (uint64_t)i, i % 2 ? 1.2f : 0, 0.5f, 0.25f,
@@ -261,6 +284,49 @@ static void fill_wide_rows(batch_of_rows *batch, bool extras)
 	}
 }
 
+/* Rows without top_k, by ways that keep most, some and next to nothing of what is proposed: of equal logits, flat, steep, with a
+ * few that stand out, and with all weight in one id.  EXTRAS: with penalties, with masks of half of all ids and of one. */
+static void fill_proposed_rows(batch_of_rows *batch, bool extras)
+{
+	static const struct sample_params ways[] = {
+		{ 1, 0.95f, 0, 0 }, { 1, 0.6f, 0, 0 }, { 0.8f, 0.3f, 0, 0 }, { 1, 1e-6f, 0, 0 }, { 1, 0.9f, 0.3f, 0 },
+		{ 1, 0.5f, 1e-3f, 0 }, { 1, 1, 0.05f, 0 }, { 1, 1, 0.97f, 0 }, { 1, 1, 1, 0 }, { 1, 0.999999f, 0, 0 }, { 1, 1, 0, 0 },
+		{ 1, 0.9f, 1, 0 },
+	};
+	uint64_t random = 99;
+
+	fill_slots(batch, &random);
+	for (int shape = 0; shape < 5; shape++) {
+		for (const struct sample_params &way : ways) {
+			for (int i = 0; i < 4; i++) {
+				struct sample_job *job = add(batch, &random, shape == 0 ? 0 : shape == 1 ? 0.5f : shape == 2 ? 6 : 1);
+				float             *logits = &batch->logits[(size_t)job->logit_row * stride];
+
+				job->params = way;
+				job->params.seed = random_word(&random);
+				for (int n = 0; n < (shape == 3 ? 20 : shape == 4 ? 1 : 0); n++)
+					logits[random_word(&random) % (uint32_t)vocab] = shape == 3 ? 9 - (float)n * 0.4f : 200;
+				if (extras && i % 2) {
+					job->params.repetition = 1.2f;
+					job->params.presence = 0.5f;
+					job->slot = 1 + (uint32_t)i % SLOTS;
+					job->bias_count = (uint32_t)batch->slots[job->slot - 1].bias.size();
+				}
+				if (extras && i >= 2) {
+					job->mask = add_mask(batch, &random, i == 2 ? 50 : 0);
+					if (i == 3) {
+						uint32_t id = random_word(&random) % (uint32_t)vocab;
+
+						batch->masks[(size_t)job->mask * ((size_t)(vocab + 31) / 32) + id / 32] |= 1u << id % 32;
+					}
+				}
+				if (shape == 1 && i == 3 && way.top_p == 0.9f)
+					logits[vocab - 1] = NAN;
+			}
+		}
+	}
+}
+
 /* The scan once more: a draw has changed what it left. */
 static const char *rescan(const batch_of_rows *batch, const struct sample_arrays *arrays, bool extras, uint32_t each,
     uint32_t pieces, uint32_t rows)
@@ -275,7 +341,8 @@ static const char *rescan(const batch_of_rows *batch, const struct sample_arrays
 	});
 }
 
-static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
+enum kind { SMALL, WIDE, PROPOSED_ROWS };
+static void test_draws(bool extras, enum kind kind, uint32_t room, uint64_t seed)
 {
 	batch_of_rows            batch;
 	uint32_t                 rows, words = (vocab + 31) / 32, pieces = sample_pieces(stride), mark = 0, each = seed % 2 ? 2 : 4;
@@ -283,8 +350,10 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 	std::vector<sample_bias> biases(SLOTS * SAMPLE_BIAS_MAX);
 	struct backend_step_times times = {};
 
-	if (wide)
+	if (kind == WIDE)
 		fill_wide_rows(&batch, extras);
+	else if (kind == PROPOSED_ROWS)
+		fill_proposed_rows(&batch, extras);
 	else
 		fill_rows(&batch, extras);
 	rows = (uint32_t)batch.jobs.size();
@@ -313,7 +382,7 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 		else
 			sample_draw<false>(batch.jobs.data(), arrays, vocab, { &mark, 9 }, &times);
 	}), extras, seed);
-	if (!wide) { /* the other kernel draws rows without filters alike */
+	if (kind != WIDE) { /* the other kernel draws rows without filters alike */
 		std::vector<int32_t>     plain(rows, -77), host(rows, -77);
 		struct sample_arrays     others = arrays;
 
@@ -340,7 +409,8 @@ static void test_draws(bool extras, bool wide, uint32_t room, uint64_t seed)
 		const float             *logits = &batch.logits[(size_t)job->logit_row * stride];
 		const struct slot       *slot = job->slot ? &batch.slots[job->slot - 1] : NULL;
 		const uint32_t          *mask = job->mask >= 0 ? &batch.masks[(size_t)job->mask * words] : NULL;
-		int32_t                  want = (int)r == batch.broken ? -1 : reference_draw(adjusted(logits, job, slot, mask), job);
+		bool                     finite = std::all_of(logits, logits + vocab, [](float x) { return std::isfinite(x); });
+		int32_t                  want = finite ? reference_draw(adjusted(logits, job, slot, mask), job) : -1;
 
 		expect(ids[r] == want && host_ids[r] == want, "extras %d, room %u, seed %d, row %u: drew %d, not %d", extras, room,
 		    (int)seed, r, ids[r], want);
@@ -413,15 +483,20 @@ int main(void)
 	expect(counter[0] == 0x6627e8d5 && counter[3] == 0x9b00dbd8, "the reference's Philox");
 	for (uint64_t seed = 0; seed < 3; seed++) {
 		for (uint32_t room = 64; room <= LIST_ROOM; room *= LIST_ROOM / 64) {
-			test_draws(false, false, room, seed);
-			test_draws(true, false, room, seed);
+			test_draws(false, SMALL, room, seed);
+			test_draws(true, SMALL, room, seed);
 		}
 	}
+	for (int extras = 0; extras < 2; extras++)
+		test_draws(extras, PROPOSED_ROWS, LIST_ROOM, 7);
+	expect(drawn_first > 100 && drawn_later > 20 && drawn_walking > 20, "%d first proposals, %d later ones, %d draws of none",
+	    drawn_first, drawn_later, drawn_walking);
 	vocab = 20001;
 	stride = 20008;
 	for (uint32_t room : { 64, 1024, (int)LIST_ROOM })
 		for (int extras = 0; extras < 2; extras++)
-			test_draws(extras, true, room, room);
+			test_draws(extras, WIDE, room, room);
+	test_draws(true, PROPOSED_ROWS, LIST_ROOM, 8);
 	test_slots();
 	test_notes();
 	return finish("sampler");
