@@ -10,7 +10,7 @@
 #include "gpu/sampler_row.cuh"
 
 enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 6144, SORT_ROOM = 8192, BINS = 2048, STAGED = 1024,
-	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, TESTED = 4 };
+	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, TESTED = 3 };
 static_assert(LIST_ROOM * 8 + SORT_MOST * 2 <= SORT_ROOM * 8 && LIST_ROOM + BINS / 2 <= SORT_ROOM,
     "behind the list lie the places of a sort, or the weights of bins");
 
@@ -467,9 +467,16 @@ template <bool adjusted, bool lists> static DEVICE_NOINLINE __device__ struct ga
 
 				if (at + (uint32_t)__popc(hits) > row.room)
 					hits = 0;
+				while (!adjusted && hits) { /* few of many: read again */
+					uint32_t j = (uint32_t)__ffs((int)hits) - 1;
+					uint32_t id = (j < 8 ? piece[0] : piece[1]) * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4;
+
+					hits &= hits - 1;
+					row.list[at++] = (word)key_of(row.logits[id]) << 32 | ~id;
+				}
 #pragma unroll
 				for (uint32_t j = 0; j < 16; j++)
-					if (hits >> j & 1)
+					if (adjusted && hits >> j & 1)
 						row.list[at++] = (word)key_of(v[j / 8][j % 8]) << 32 |
 						                 ~(piece[j / 8] * PIECE + j / 4 % 2 * (PIECE / 2) + lane * 4 + j % 4);
 			}
