@@ -79,12 +79,11 @@ template <class T, class X, bool LAYER> static bool launch_norm_of(const struct 
     uint32_t rows)
 {
 	uint32_t packs = (job->width + pack<T>::count - 1) / pack<T>::count;
-	uint32_t each = packs <= NORM_THREADS_SHORT ? 1 : packs <= 2 * NORM_THREADS_SHORT ? 2 : packs <= 4096 ? 4 : 8;
+	uint32_t each = packs <= NORM_THREADS_MAX ? 1 : packs <= 4 * NORM_THREADS_MAX ? 4 : 8;
 	uint32_t threads = ((packs + each - 1) / each + 31) / 32 * 32;
 
 	switch (each) {
 	case 1: launch_kernel(cuda, cuda->step.dependent, norm_kernel<T, X, 1, LAYER>, rows, threads, 0, *job); break;
-	case 2: launch_kernel(cuda, cuda->step.dependent, norm_kernel<T, X, 2, LAYER>, rows, threads, 0, *job); break;
 	case 4: launch_kernel(cuda, cuda->step.dependent, norm_kernel<T, X, 4, LAYER>, rows, threads, 0, *job); break;
 	default:
 		if (threads > NORM_THREADS_MAX)

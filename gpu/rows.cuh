@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { NORM_THREADS_MAX = 1024, NORM_THREADS_SHORT = 512, PLAIN_THREADS = 256 };
+enum { NORM_THREADS_MAX = 1024, PLAIN_THREADS = 256 };
 
 /* ---- Gather ---- */
 
@@ -62,8 +62,8 @@ struct norm_job {
 };
 
 /* X is the type of what is normed: T, or float for the stream of layers. */
-template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(PACKS <= 2 ? NORM_THREADS_SHORT :
-    NORM_THREADS_MAX) norm_kernel(struct norm_job job)
+template <class T, class X, int PACKS, bool LAYER> static __global__ void __launch_bounds__(NORM_THREADS_MAX)
+    norm_kernel(struct norm_job job)
 {
 	constexpr int count = pack<T>::count;
 	alignas(16) __shared__ float shared[3][NORM_LINES_MAX];
