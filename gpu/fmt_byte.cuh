@@ -4,8 +4,8 @@
  * goes through them (fmt_byte.cu).  Invariant: a row's bits do not depend on how many rows are multiplied with it.
  *
  * y [rows][n] = x · Wᵀ.  Weights are the M side of wgmma (64 outputs), rows of activations its N side (8 … 128), so that
- * few rows waste little.  One producer thread fills a ring of stages, one copy for all weights of a stage and one for all of
- * its activations, since a thread begins only so many copies a second; one or two warpgroups multiply:
+ * few rows waste little.  Two threads fill a ring of stages, one copy for all weights of a stage and one for all of its
+ * activations, since a thread begins only so many copies a second; one or two warpgroups multiply:
  *
  *      stage    weights [panels][tile_rows][128] bytes, 128-byte swizzle │ activations [panels][token_tile][128], bytes or
  *               bfloat16 │ scales [panels][token_tile]
@@ -34,6 +34,7 @@
 
 #include "gpu/byte_round.cuh"
 #include "gpu/heads.cuh"
+#include "gpu/pace.cuh"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -88,6 +89,7 @@ struct byte_product {
 	uint32_t panels;         /* of a stage */
 	uint32_t steps;          /* stages of a tile; behind the last group there are zeros */
 	uint32_t stages;         /* of the ring, at least two */
+	struct pace_rate pace;   /* of weights while kernels before this one run */
 	uint32_t whole_x;        /* a copy brings all activations of a stage, else each 64 of them (of bfloat16) has its own */
 	uint32_t row_tiles, token_tiles;
 	uint32_t shared_bytes;
@@ -164,7 +166,7 @@ __host__ __device__ static inline struct byte_shared byte_shared_of(enum byte_ki
 	s.ones = s.x_scales + p->stages * s.x_scale_bytes;
 	s.w_scales = s.ones + p->token_tile * 4;
 	s.barriers = s.w_scales + granules * byte_scale_stride(p->groups) * 4;
-	s.out = byte_round_up(s.barriers + 2 * p->stages * 8, 16);
+	s.out = byte_round_up(s.barriers + (2 * p->stages + 1) * 8, 16);
 	s.end = s.out + (byte_turns(p) ? p->warpgroups * (uint32_t)(BYTE_OUT_TOKENS * BYTE_OUT_PITCH) : 0);
 	return s;
 }
@@ -235,6 +237,7 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 	p->steps = byte_round_up((p->groups + p->panels - 1) / p->panels, byte_round(kind, p->token_tile, p->tiles));
 	p->whole_x = !byte_wide(kind) || p->k % 64 == 0;
 	p->row_tiles = (p->n + p->tile_rows - 1) / p->tile_rows;
+	p->pace = pace_of(p->row_tiles * p->token_tiles < multiprocessors ? p->row_tiles * p->token_tiles : multiprocessors);
 	for (p->stages = BYTE_STAGES_MAX; p->stages >= 2; p->stages--) {
 		p->shared_bytes = byte_shared_of(kind, p).end + 1024; /* to begin at a multiple of it */
 		if (p->shared_bytes <= BYTE_SHARED_MAX)
@@ -619,51 +622,98 @@ __device__ static inline void byte_release(mbarrier *empty, uint32_t lane)
 		barrier_arrive(empty);
 }
 
-/* The producer's thread: all stages of all tiles of this block, one after the other.  Weights of the first ones are asked for
- * before activations are there. */
-template <enum byte_kind KIND, int MT> __device__ static void byte_produce(const tensor_map *w_map, const tensor_map *x_map,
-    const tensor_map *scale_map, const struct byte_product *p, const struct byte_shared *s, char *shared)
-{
-	mbarrier *full = (mbarrier *)(shared + s->barriers), *empty = full + p->stages;
-	uint32_t  tiles = p->row_tiles * p->token_tiles, mine = blockIdx.x < tiles ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
-	uint32_t  total = mine * p->steps, ahead = total < p->stages ? total : p->stages, box_rows = p->tile_rows / p->boxes;
-	uint32_t  bytes = s->stage_bytes + (p->x_scale_stride ? p->panels * MT * 4 : 0), halves = byte_wide(KIND) ? 2 * p->panels :
-	    p->panels;
-	/* Weights are read once, unless other tiles of rows follow; activations by every block. */
-	uint64_t  keep = cache_evict_last(), once = p->token_tiles > 1 ? keep : cache_evict_first();
+/* The stages of all tiles of this block, one after the other. */
+struct byte_walk {
+	const struct byte_product *p;
+	uint32_t tile, first_row, first_token, step, left; /* left: stages, this one included */
+	struct byte_place_in_ring at;
+	bool     again; /* the ring was filled once */
 
-	for (uint32_t pass = 0; pass < 2; pass++) {
-		/* First the weights of stages that are free, then everything else. */
-		struct byte_place_in_ring at = { 0, 1 };
+	__device__ byte_walk(const struct byte_product *of) : p(of), step(0), at({ 0, 1 }), again(false)
+	{
+		uint32_t tiles = p->row_tiles * p->token_tiles;
 
-		if (pass) {
-			dependency_wait();
-			byte_mark(p->mark, p->mark_value);
+		left = blockIdx.x < tiles ? ((tiles - blockIdx.x - 1) / gridDim.x + 1) * p->steps : 0;
+		enter(blockIdx.x);
+	}
+	__device__ void enter(uint32_t number)
+	{
+		tile = number;
+		first_row = tile / p->token_tiles * p->tile_rows;
+		first_token = tile % p->token_tiles * p->token_tile;
+	}
+	/* Until the stage is free. */
+	__device__ void wait(mbarrier *empty) const
+	{
+		if (again)
+			barrier_wait(&empty[at.slot], at.parity);
+	}
+	__device__ void next()
+	{
+		left--;
+		at.advance(p->stages);
+		again = again || at.slot == 0;
+		if (++step == p->steps) {
+			step = 0;
+			enter(tile + gridDim.x);
 		}
-		for (uint32_t i = 0; i < (pass ? total : ahead); i++, at.advance(p->stages)) {
-			uint32_t tile = blockIdx.x + i / p->steps * gridDim.x, step = i % p->steps;
-			uint32_t first_row = tile / p->token_tiles * p->tile_rows, first_token = tile % p->token_tiles * MT;
-			char    *stage = shared + at.slot * s->stage_bytes;
+	}
+};
 
-			if (!pass || i >= ahead) {
-				if (pass)
-					barrier_wait(&empty[at.slot], at.parity);
-				barrier_expect(&full[at.slot], bytes);
-				for (uint32_t b = 0; b < p->boxes; b++)
-					tma_load_3d(stage + b * box_rows * BYTE_GROUP, w_map, 0, (int)(first_row + b * box_rows),
-					    (int)(step * p->panels), &full[at.slot], once);
-			}
-			if (!pass)
-				continue;
-			if (p->whole_x)
-				tma_load_3d(stage + s->activations, x_map, 0, (int)first_token, (int)(step * halves), &full[at.slot], keep);
-			else
-				for (uint32_t half = 0; half < halves; half++)
-					tma_load_2d(stage + s->activations + half * MT * 128, x_map, (int)((step * halves + half) * 64),
-					    (int)first_token, &full[at.slot], keep);
-			if (p->x_scale_stride)
-				tma_load_2d(shared + s->x_scales + at.slot * s->x_scale_bytes, scale_map, (int)first_token,
-				    (int)(step * p->panels), &full[at.slot], keep);
+/* The thread that asks for weights, which were there before the kernel began: at the pace of pace.cuh until inputs are THERE. */
+template <enum byte_kind KIND> __device__ static void byte_fetch_weights(const tensor_map *map, const struct byte_product *p,
+    const struct byte_shared *s, char *shared, mbarrier *full, mbarrier *empty, mbarrier *there)
+{
+	const uint32_t box_rows = p->tile_rows / p->boxes;
+	const uint64_t policy = p->token_tiles > 1 ? cache_evict_last() : cache_evict_first(); /* read once, unless tiles of rows follow */
+	struct pace    pace(there, p->pace);
+
+	for (struct byte_walk walk(p); walk.left; walk.next()) {
+		char *stage = shared + walk.at.slot * s->stage_bytes;
+
+		walk.wait(empty);
+		barrier_expect(&full[walk.at.slot], s->activations);
+		for (uint32_t b = 0; b < p->boxes; b++) {
+			pace.wait(s->activations / p->boxes);
+			tma_load_3d(stage + b * box_rows * BYTE_GROUP, map, 0, (int)(walk.first_row + b * box_rows),
+			    (int)(walk.step * p->panels), &full[walk.at.slot], policy);
+		}
+	}
+}
+
+/* The thread that asks for inputs and their scales, which every block reads.  THERE is told when all of those have been asked for
+ * that find room without anything being multiplied. */
+template <enum byte_kind KIND, int MT> __device__ static void byte_fetch_inputs(const tensor_map *map, const tensor_map *scale_map,
+    const struct byte_product *p, const struct byte_shared *s, char *shared, mbarrier *full, mbarrier *empty, mbarrier *there)
+{
+	const uint32_t bytes = s->stage_bytes - s->activations + (p->x_scale_stride ? p->panels * MT * 4 : 0);
+	const uint32_t halves = byte_wide(KIND) ? 2 * p->panels : p->panels;
+	const uint64_t policy = cache_evict_last();
+	bool           told = false;
+
+	tma_prefetch_map(map);
+	if (p->x_scale_stride)
+		tma_prefetch_map(scale_map);
+	dependency_wait();
+	byte_mark(p->mark, p->mark_value);
+	for (struct byte_walk walk(p); walk.left; walk.next()) {
+		mbarrier *arrival = &full[walk.at.slot];
+		char     *to = shared + walk.at.slot * s->stage_bytes + s->activations;
+
+		walk.wait(empty);
+		barrier_expect(arrival, bytes);
+		if (p->whole_x)
+			tma_load_3d(to, map, 0, (int)walk.first_token, (int)(walk.step * halves), arrival, policy);
+		else
+			for (uint32_t half = 0; half < halves; half++)
+				tma_load_2d(to + half * MT * 128, map, (int)((walk.step * halves + half) * 64), (int)walk.first_token, arrival,
+				    policy);
+		if (p->x_scale_stride)
+			tma_load_2d(shared + s->x_scales + walk.at.slot * s->x_scale_bytes, scale_map, (int)walk.first_token,
+			    (int)(walk.step * p->panels), arrival, policy);
+		if (!told && (walk.left == 1 || walk.at.slot == p->stages - 1)) {
+			barrier_arrive(there);
+			told = true;
 		}
 	}
 }
@@ -824,7 +874,7 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 	typedef typename byte_types<KIND>::sum S;
 	const struct byte_shared s = byte_shared_of(KIND, &p);
 	char      *shared = shared_memory() + (1024 - shared_address(shared_memory()) % 1024) % 1024;
-	mbarrier  *full = (mbarrier *)(shared + s.barriers), *empty = full + p.stages;
+	mbarrier  *full = (mbarrier *)(shared + s.barriers), *empty = full + p.stages, *there = empty + p.stages;
 	float     *words = (float *)shared, *ones = words + s.ones / 4, *w_scales = words + s.w_scales / 4;
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / 128, consumers = p.warpgroups * 128;
 	const uint32_t scale_stride = byte_scale_stride(p.groups);
@@ -833,21 +883,24 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 	dependents_launch();
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < p.stages; i++) {
-			barrier_init(&full[i], 1);
+			barrier_init(&full[i], 2);
 			barrier_init(&empty[i], 4 * p.warpgroups);
 		}
+		barrier_init(there, 1);
 		fence_barrier_init();
 	}
 	for (uint32_t i = threadIdx.x; i < MT; i += blockDim.x)
 		ones[i] = 1;
 	__syncthreads();
 	if (group == p.warpgroups) {
-		registers_lower<24>();
+		registers_lower<40>();
 		if (threadIdx.x % 128 == 0)
-			byte_produce<KIND, MT>(&w_map, &x_map, &scale_map, &p, &s, shared);
+			byte_fetch_weights<KIND>(&w_map, &p, &s, shared, full, empty, there);
+		if (threadIdx.x % 128 == 32)
+			byte_fetch_inputs<KIND, MT>(&x_map, &scale_map, &p, &s, shared, full, empty, there);
 		return;
 	}
-	registers_raise<240>();
+	registers_raise<232>();
 	for (uint32_t tile = blockIdx.x; tile < p.row_tiles * p.token_tiles; tile += gridDim.x) {
 		const uint32_t first_row = tile / p.token_tiles * p.tile_rows, first_token = tile % p.token_tiles * MT;
 		const uint32_t first_granule = p.granule ? first_row / p.granule : 0;
@@ -884,7 +937,7 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 			byte_sum<KIND, MT, T>(&consumer, total, w_at);
 		else
 			byte_total<KIND, MT, T>(&consumer, total, w_at, w0, w1);
-		dependency_wait(); /* the producer has waited, but not for what follows here */
+		dependency_wait(); /* another thread has waited, but not for what follows here */
 		if constexpr (MT == BYTE_TOKENS_MAX)
 			if (byte_turns(&p)) {
 #pragma unroll
