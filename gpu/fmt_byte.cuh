@@ -58,6 +58,7 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
+	BYTE_SPARE = 4, /* multiprocessors that products of few rows leave to the small kernels around them */
 	BYTE_HEADS_TOKENS = 16, /* of a token tile, at most, whose results go to heads without another kernel */
 	BYTE_OUT_TOKENS = 64, /* rows of results that a warpgroup turns over in shared memory at once */
 	BYTE_OUT_PITCH = 64 * 2 + 16, /* bytes of a row there: of 64 results, and so many more that banks differ */
@@ -226,6 +227,8 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 	most = byte_tile_most(p, tiles * 64 * BYTE_WARPGROUPS);
 	if (most == 0)
 		return false;
+	if (!large && multiprocessors > 16 * BYTE_SPARE)
+		multiprocessors -= BYTE_SPARE;
 	passes = (p->n + multiprocessors * most - 1) / (multiprocessors * most);
 	p->tile_rows = large ? byte_tile_rows(kind, p, multiprocessors, most) :
 	    (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
