@@ -18,21 +18,22 @@
  * Heads: W is that of q, k and v, and what the kernel of kv.cuh would do with y is done here, with the same bits (heads.cuh).
  * A block owns whole pairs of rows then.
  *
- * Under programmatic dependent launch W of the first stages is fetched before dependency_wait(), x and y are touched after it.
- * Not of all that have room: small kernels that run meanwhile, and x, would wait behind it for memory.
+ * Under programmatic dependent launch W of the first stages is fetched before dependency_wait(), at the pace of pace.cuh, by one
+ * thread; x, by another one, and y are touched after it.
  *
  * Invariant: producer and consumers count the same stages: passes × ceil(panels of k / panels of a stage). */
 #ifndef PENSTOCK_GPU_LINEAR_SKINNY_CUH
 #define PENSTOCK_GPU_LINEAR_SKINNY_CUH
 
 #include "gpu/heads.cuh"
+#include "gpu/pace.cuh"
 
 #include <string.h>
 
 enum { SKINNY_TOKENS_MAX = 64, SKINNY_PANEL = 64, SKINNY_PANEL_BYTES = 128, SKINNY_TILE = 64, SKINNY_ATOM = 8,
-	SKINNY_BARRIER_BYTES = 1024, SKINNY_STAGES_MAX = SKINNY_BARRIER_BYTES / 16, SKINNY_SHARED_MAX = 232448,
+	SKINNY_BARRIER_BYTES = 1024, SKINNY_STAGES_MAX = SKINNY_BARRIER_BYTES / 16 - 1, SKINNY_SHARED_MAX = 232448,
 	SKINNY_BOX_MAX = 256, SKINNY_VARIANTS_MAX = 24,
-	SKINNY_EARLY_BYTES = 112 << 10 }; /* of W that a block asks for before dependency_wait() */
+	SKINNY_FETCHERS = 64 }; /* threads: a warp that fetches W, and one that fetches x */
 
 /* What measurement decides. */
 struct skinny_variant {
@@ -56,8 +57,8 @@ struct skinny_args {
 	uint32_t passes, pass_units;   /* of a block; outputs of a pass at most */
 	uint32_t grain, even, odd;     /* every pass of every block has EVEN times GRAIN outputs, the first ODD of them GRAIN more */
 	uint32_t box_units, pitch;     /* a box's outputs; rows of shared memory they take */
-	uint32_t early;                /* stages whose W is fetched before the kernel before has ended */
-	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes; /* weight_bytes: where x lies; copied: W and x of a stage */
+	struct pace_rate pace;         /* of W while kernels before this one run */
+	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes, input_bytes; /* weight_bytes: where x lies; copied: of W */
 	int      weight_box, input_box; /* enum skinny_box */
 	int      to_float;
 	void    *y;
@@ -112,7 +113,7 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 {
 	struct skinny_args *a = &ret->args;
 	bool     gated = form == SKINNY_GATED;
-	uint32_t parts = gated ? 2 : 1, room = v->groups * v->tiles * SKINNY_TILE / parts, most, stages, spill, input_bytes;
+	uint32_t parts = gated ? 2 : 1, room = v->groups * v->tiles * SKINNY_TILE / parts, most, stages, spill;
 	bool     ragged = k % SKINNY_PANEL != 0;
 
 	*ret = {};
@@ -149,20 +150,20 @@ static inline bool skinny_layout(struct skinny_plan *ret, const struct skinny_va
 	ret->tokens = rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
 	ret->groups = v->groups;
 	ret->tiles = v->tiles;
-	ret->threads = v->groups * 128 + 32;
+	ret->threads = v->groups * 128 + SKINNY_FETCHERS;
 	a->weight_bytes = a->panels * a->pitch * SKINNY_PANEL_BYTES;
-	input_bytes = a->panels * ret->tokens * SKINNY_PANEL_BYTES;
-	a->copied_bytes = a->panels * a->box_units * parts * SKINNY_PANEL_BYTES + input_bytes;
+	a->input_bytes = a->panels * ret->tokens * SKINNY_PANEL_BYTES;
+	a->copied_bytes = a->panels * a->box_units * parts * SKINNY_PANEL_BYTES;
 	spill = (skinny_up(a->pitch, SKINNY_TILE) - a->pitch) * SKINNY_PANEL_BYTES;
-	a->stage_bytes = a->weight_bytes + (spill > input_bytes ? spill : input_bytes);
+	a->stage_bytes = a->weight_bytes + (spill > a->input_bytes ? spill : a->input_bytes);
 	stages = (SKINNY_SHARED_MAX - SKINNY_BARRIER_BYTES) / a->stage_bytes;
 	stages = v->stages && v->stages < stages ? v->stages : stages;
 	a->stages = stages < SKINNY_STAGES_MAX ? stages : (uint32_t)SKINNY_STAGES_MAX;
-	if (a->stages < 2 || a->copied_bytes >= 1 << 20) /* a stage is given back when the next one is read; what a phase counts */
+	/* A stage is given back when the next one is read; what a phase counts. */
+	if (a->stages < 2 || a->copied_bytes + a->input_bytes >= 1 << 20)
 		return false;
 	ret->shared_bytes = SKINNY_BARRIER_BYTES + a->stages * a->stage_bytes;
-	a->early = (SKINNY_EARLY_BYTES + a->stage_bytes - 1) / a->stage_bytes;
-	a->early = a->early < a->stages ? a->early : a->stages;
+	a->pace = pace_of(ret->blocks);
 	skinny_matrix(&ret->inputs, type, x, rows, k, x_stride, ret->tokens, a->panels, (enum skinny_box)a->input_box);
 	if (a->weight_box == SKINNY_GROUPED)
 		ret->weights = { type, 5, w, { SKINNY_PANEL, a->units, parts, a->units / SKINNY_ATOM, a->k_panels },
@@ -251,7 +252,14 @@ __device__ static inline void skinny_fetch_inputs(const skinny_args &a, const te
 /* One thread: all stages in order.  How far it is, counted rather than divided: between two kernels each instruction counts. */
 struct skinny_at {
 	uint32_t stage, panel, pass, parity;
+	bool     again; /* the ring was filled once */
 
+	/* Until the stage is free. */
+	__device__ void wait(mbarrier *empty) const
+	{
+		if (again)
+			barrier_wait(&empty[stage], parity ^ 1);
+	}
 	__device__ void next(const skinny_args &a)
 	{
 		panel += a.panels;
@@ -262,43 +270,45 @@ struct skinny_at {
 		if (++stage == a.stages) {
 			stage = 0;
 			parity ^= 1;
+			again = true;
 		}
 	}
 };
 
-/* W of the first stages, before the kernel before this one has ended. */
-__device__ static inline void skinny_produce_first(const skinny_args &a, const tensor_map *weights, char *ring, mbarrier *full)
+/* W, which was there before the kernel began: with pace until x is THERE. */
+__device__ static inline void skinny_produce_weights(const skinny_args &a, const tensor_map *weights, char *ring, mbarrier *full,
+    mbarrier *empty, mbarrier *there)
 {
-	uint64_t  once = cache_evict_first();
-	skinny_at at = {};
+	const uint64_t once = cache_evict_first();
+	struct pace    pace(there, a.pace);
 
-	while (at.parity == 0 && at.stage < a.early && at.pass < a.passes) {
+	for (skinny_at at = {}; at.pass < a.passes; at.next(a)) {
+		at.wait(empty);
+		pace.wait(a.copied_bytes);
 		barrier_expect(&full[at.stage], a.copied_bytes);
 		skinny_fetch_weights(a, weights, ring + (size_t)at.stage * a.stage_bytes, at.pass, at.panel, &full[at.stage], once);
-		at.next(a);
 	}
 }
 
-/* The rest, when it has. */
-__device__ static inline void skinny_produce(const skinny_args &a, const tensor_map *weights, const tensor_map *inputs, char *ring,
-    mbarrier *full, mbarrier *empty, uint32_t tokens)
+/* x, which the kernel before has written.  THERE is told when all has been asked for that finds room at once. */
+__device__ static inline void skinny_produce_inputs(const skinny_args &a, const tensor_map *inputs, char *ring, mbarrier *full,
+    mbarrier *empty, mbarrier *there, uint32_t tokens)
 {
-	uint64_t  once = cache_evict_first(), often = cache_evict_last();
-	skinny_at at = {};
-	bool      first = true; /* time round the ring */
+	const uint64_t often = cache_evict_last();
+	skinny_at      at = {};
+	bool           told = false;
 
 	while (at.pass < a.passes) {
-		char *stage = ring + (size_t)at.stage * a.stage_bytes;
+		mbarrier *arrival = &full[at.stage];
 
-		if (!first)
-			barrier_wait(&empty[at.stage], at.parity ^ 1);
-		if (!first || at.stage >= a.early) {
-			barrier_expect(&full[at.stage], a.copied_bytes);
-			skinny_fetch_weights(a, weights, stage, at.pass, at.panel, &full[at.stage], once);
-		}
-		skinny_fetch_inputs(a, inputs, stage, tokens, at.panel, &full[at.stage], often);
+		at.wait(empty);
+		barrier_expect(arrival, a.input_bytes);
+		skinny_fetch_inputs(a, inputs, ring + (size_t)at.stage * a.stage_bytes, tokens, at.panel, arrival, often);
 		at.next(a);
-		first = first && at.stage;
+		if (!told && (at.again || at.pass == a.passes)) {
+			barrier_arrive(there);
+			told = true;
+		}
 	}
 }
 
@@ -450,32 +460,42 @@ template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> __device__ sta
 	}
 }
 
-template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> static __global__ void __launch_bounds__(GROUPS * 128 + 32, 1)
-    skinny_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map inputs,
+template <class T, int TOKENS, int GROUPS, int TILES, bool GATED> static __global__ void __launch_bounds__(GROUPS * 128 +
+    SKINNY_FETCHERS, 1) skinny_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map inputs,
         const __grid_constant__ skinny_args a)
 {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	char     *shared = shared_memory(), *ring = shared + SKINNY_BARRIER_BYTES;
-	mbarrier *full = (mbarrier *)shared, *empty = full + SKINNY_STAGES_MAX;
+	mbarrier *full = (mbarrier *)shared, *empty = full + SKINNY_STAGES_MAX, *there = empty + SKINNY_STAGES_MAX;
+	const uint32_t warp = threadIdx.x / 32, threads = GROUPS * 128 + SKINNY_FETCHERS;
 
 	dependents_launch();
-	if (threadIdx.x == GROUPS * 128) {
-		for (uint32_t s = 0; s < a.stages; s++) {
-			barrier_init(&full[s], 1);
-			barrier_init(&empty[s], GROUPS * 4);
+	if (warp == GROUPS * 4) { /* the others know of barriers by barrier 1 */
+		if (threadIdx.x % 32 == 0) {
+			for (uint32_t s = 0; s < a.stages; s++) {
+				barrier_init(&full[s], 2);
+				barrier_init(&empty[s], GROUPS * 4);
+			}
+			barrier_init(there, 1);
+			fence_barrier_init();
 		}
-		fence_barrier_init();
-		skinny_produce_first(a, &weights, ring, full);
-		tma_prefetch_map(&inputs);
+		__syncwarp();
+		named_barrier_arrive(1, threads);
+		if (threadIdx.x % 32 == 0)
+			skinny_produce_weights(a, &weights, ring, full, empty, there);
+		return;
 	}
-	__syncthreads();
+	if (threadIdx.x == GROUPS * 128 + 32)
+		tma_prefetch_map(&inputs);
+	__syncwarp();
+	named_barrier_sync(1, threads);
 	dependency_wait();
-	if (threadIdx.x / 32 == GROUPS * 4) {
+	if (warp > GROUPS * 4) {
 		if (threadIdx.x % 32)
 			return;
 		if (a.mark && blockIdx.x == 0)
 			*(volatile uint32_t *)a.mark = a.mark_value;
-		skinny_produce(a, &weights, &inputs, ring, full, empty, TOKENS);
+		skinny_produce_inputs(a, &inputs, ring, full, empty, there, TOKENS);
 		return;
 	}
 	skinny_consume<T, TOKENS, GROUPS, TILES, GATED>(a, ring, full, empty);

@@ -47,6 +47,7 @@ template <class T> struct output {
 	{
 	}
 	void *data(void) { return wide ? (void *)floats.data() : (void *)narrow.data(); }
+	emulate_range range(void) { return { data(), wide ? floats.size() * sizeof(float) : narrow.size() * sizeof(T) }; }
 	float at(uint32_t r, uint32_t i) const
 	{
 		return wide ? floats[(size_t)r * stride + i] : to_float(narrow[(size_t)r * stride + i]);
@@ -86,7 +87,10 @@ template <class T> static void compare(const char *name, const matrix<T> &w, con
 
 /* ---- linear_skinny ---- */
 
-template <class T, bool GATED> static const char *run_skinny(const struct skinny_plan &plan, uint64_t seed)
+static const struct pace_rate test_pace = { 1024, 1 << 10 }; /* so slow that it is seen with few weights */
+
+template <class T, bool GATED> static const char *run_skinny(const struct skinny_plan &plan,
+    const std::vector<emulate_range> &before, uint64_t seed)
 {
 	tensor_map weights, inputs;
 
@@ -94,7 +98,7 @@ template <class T, bool GATED> static const char *run_skinny(const struct skinny
 		return "a tensor map was refused";
 #define RUN(count, group_count, tile_count)                                                                             \
 	if (plan.tokens == count && plan.groups == group_count && plan.tiles == tile_count)                             \
-		return emulate(plan.blocks, plan.threads, plan.shared_bytes, { .seed = seed },                          \
+		return emulate(plan.blocks, plan.threads, plan.shared_bytes, { .seed = seed, .before = before },        \
 		    [&] { skinny_kernel<T, count, group_count, tile_count, GATED>(weights, inputs, plan.args); });
 	SKINNY_EACH_SIZE(RUN)
 	return "no such size";
@@ -117,8 +121,8 @@ template <class T, bool GATED> static std::vector<float> skinny(const char *name
 	plan.args.to_float = wide;
 	plan.args.mark = &mark;
 	plan.args.mark_value = 77;
-	plan.args.early = seed % 2 ? 1 : plan.args.stages;
-	error = run_skinny<T, GATED>(plan, seed);
+	plan.args.pace = seed % 3 ? test_pace : plan.args.pace;
+	error = run_skinny<T, GATED>(plan, { { (void *)x.data(), x.values.size() * sizeof(T) }, y.range() }, seed);
 	expect(!error, "%s: %s", name, error);
 	expect(mark == 77, "%s: no mark", name);
 	compare(name, w, x, y, GATED);
@@ -232,7 +236,7 @@ template <class T> static std::vector<T> run_heads(const matrix<T> &w, const mat
 	plan.args.y_stride = w.rows + 8;
 	if (heads)
 		plan.args.heads = *heads;
-	error = run_skinny<T, false>(plan, seed);
+	error = run_skinny<T, false>(plan, {}, seed);
 	expect(!error, "heads: %s", error);
 	return y;
 }
