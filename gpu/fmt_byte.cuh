@@ -668,7 +668,8 @@ template <enum byte_kind KIND> __device__ static void byte_fetch_weights(const t
     const struct byte_shared *s, char *shared, mbarrier *full, mbarrier *empty, mbarrier *there)
 {
 	const uint32_t box_rows = p->tile_rows / p->boxes;
-	const uint64_t policy = p->token_tiles > 1 ? cache_evict_last() : cache_evict_first(); /* read once, unless tiles of rows follow */
+	/* Read once, unless tiles of rows follow. */
+	const uint64_t policy = p->token_tiles > 1 ? cache_evict_last() : cache_evict_first();
 	struct pace    pace(there, p->pace);
 
 	for (struct byte_walk walk(p); walk.left; walk.next()) {
