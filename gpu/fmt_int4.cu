@@ -200,7 +200,7 @@ template <class T> static enum status multiply(struct cuda_backend *cuda, struct
 {
 	auto run = [=](void (*kernel)(const tensor_map, const struct int4_task), uint32_t rows) {
 		uint32_t             shared = wide ? int4_wide_size(t, rows) : int4_choose_stages(t, rows);
-		uint32_t             threads = wide ? int4_wide_threads(t) : 32 * (t->split.row_warps * t->split.k_warps + 1);
+		uint32_t             threads = wide ? int4_wide_threads(t) : int4_threads(t, rows);
 		uint32_t             most = (uint32_t)cuda->multiprocessors;
 		struct tensor_layout layout = int4_inputs(t, cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16, x, x_stride, rows);
 		tensor_map           inputs = {};

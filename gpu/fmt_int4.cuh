@@ -65,9 +65,10 @@ enum {
 	INT4_LARGE_TILES = 16,     /* panels of more have one share of units */
 	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
 	INT4_AHEAD_BYTES = 32 << 10, /* of weights, that are on their way before any input */
-	INT4_AHEAD_ONE_BYTES = 64 << 10, /* the same where that is one row */
+	INT4_STAGE_ONE_BYTES = 16 << 10, /* as INT4_STAGE_BYTES where the input is one row */
+	INT4_PACE_BYTES = 40 << 10,  /* of weights, at least, that are under way at once then until the ring is full */
 	INT4_NORM_PACKS = 2,       /* of a thread, at most, where the product does the norm of its input */
-	INT4_NORM_BYTES = 2 * NORM_LINES_MAX * 4,
+	INT4_NORM_BYTES = 256,     /* of shared memory for that */
 	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */
 };
 
@@ -515,7 +516,6 @@ __device__ static inline struct int4_panel int4_panel_of(const struct int4_slab 
 
 /* What the copying warp finds out for the others, in shared memory: they need their registers. */
 struct int4_notes {
-	mbarrier          there; /* the input, when it is one row */
 	struct int4_panel panel; /* the block's first one */
 	struct {
 		uint32_t mine, share; /* which of row_warps, which of k_warps */
@@ -536,7 +536,8 @@ struct int4_task {
 	struct head_target heads;  /* without keys: none */
 	struct int4_split split;
 	uint32_t stage_units, stages;
-	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them */
+	uint32_t ahead;       /* stages whose weights are fetched before the kernel before has ended: inputs queue behind them.  Of one
+	    row: that are under way at once until all stages are */
 	/* int4_size: what follows from these.  Kernels read it as constants. */
 	uint32_t units, tile_bytes, scale_bytes, zero_bytes, halves;
 	int      whole;                                /* one box brings a stage's inputs, else one for each 64 columns */
@@ -556,7 +557,7 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 	t->whole = t->w.columns % INT4_BOX == 0;
 	t->whole_bytes = rows == 1 ? (t->units + 2) * INT4_UNIT * 2 + INT4_NORM_BYTES : 0;
 	t->input_bytes = t->whole_bytes ? 0 : t->stage_units * rows * INT4_UNIT * 2;
-	t->ahead = (rows == 1 ? INT4_AHEAD_ONE_BYTES : INT4_AHEAD_BYTES) / (t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes);
+	t->ahead = (rows == 1 ? INT4_PACE_BYTES : INT4_AHEAD_BYTES) / (t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes);
 	t->ahead++;
 	t->ahead = t->ahead < t->stages ? t->ahead : t->stages;
 	t->stage_bytes = (t->input_bytes + t->stage_units * int4_panel_tiles(t->w) * t->tile_bytes + 1023) / 1024 * 1024;
@@ -565,11 +566,17 @@ static inline uint32_t int4_size(struct int4_task *t, uint32_t rows)
 	    struct int4_notes);
 }
 
+/* Threads of a block: all warps bring the one row, also where fewer multiply it. */
+static inline uint32_t int4_threads(const struct int4_task *t, uint32_t rows)
+{
+	return rows == 1 ? (uint32_t)INT4_THREADS : 32 * (t->split.row_warps * t->split.k_warps + 1);
+}
+
 /* Cuts shared memory into stages for blocks of ROWS; returns its size. */
 static inline uint32_t int4_choose_stages(struct int4_task *t, uint32_t rows)
 {
 	uint32_t tiles = int4_panel_tiles(t->w), each = tiles * int4_tile_bytes(t->w), units = int4_units(t->w);
-	uint32_t enough = rows == 1 || tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
+	uint32_t enough = rows == 1 ? INT4_STAGE_ONE_BYTES : tiles > INT4_LARGE_TILES ? 2 * INT4_STAGE_BYTES : INT4_STAGE_BYTES;
 
 	t->split = int4_split_of(&t->w);
 	t->stages = 1;
@@ -853,14 +860,15 @@ __device__ static inline void int4_fetch_inputs(const struct int4_task &t, const
 		tma_load_2d(stage + i * rows * INT4_BOX * 2, map, (int32_t)(unit * INT4_UNIT + i * INT4_BOX), first_row, full, policy);
 }
 
-/* The thread that copies: weights as soon as there is room, inputs once the kernel before is done.  What a stage takes it must
- * take quickly: divisions are for panels. */
+/* The thread that copies: weights as soon as there is room, inputs once the kernel before is done; one row is not for this thread
+ * to fetch.  Then few stages are under way at once until all are: what other kernels and this one load before the products queues
+ * behind them, and memory is as busy.  What a stage takes it must take quickly: divisions are for panels. */
 __device__ static inline void int4_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t rows,
-    mbarrier *full, mbarrier *empty, mbarrier *there)
+    mbarrier *full, mbarrier *empty)
 {
 	const uint64_t once = cache_evict_first(), again = cache_evict_last();
 	uint32_t       stage = 0, phase = 1, count = 0;
-	bool           ready = rows == 1; /* that one is not for this thread to fetch */
+	bool           ready = rows == 1;
 
 	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
 		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
@@ -873,14 +881,14 @@ __device__ static inline void int4_copy(const struct int4_task &t, const tensor_
 
 			if (count >= t.stages)
 				barrier_wait(&empty[stage], phase);
+			else if (rows == 1 && count >= t.ahead)
+				barrier_wait(&full[count - t.ahead], 0);
 			barrier_expect(&full[stage], bytes + t.input_bytes);
 			bulk_copy(at + t.input_bytes, from, bytes, &full[stage], blockIdx.y + 1 == gridDim.y ? once : again);
 			from += bytes;
 			count++;
 			if (ready && rows > 1)
 				int4_fetch_inputs(t, map, at, rows, unit, &full[stage], again);
-			if (rows == 1 && count == t.ahead) /* it would wait behind more weights */
-				barrier_wait(there, 0);
 			if (rows > 1 && !ready && (count == t.ahead || (last && unit + t.stage_units >= t.units))) {
 				dependency_wait();
 				ready = true;
@@ -933,88 +941,95 @@ template <class T> __device__ static inline void int4_store(const struct int4_ta
 }
 
 /* The one row of the input in shared memory, at X: 64 bytes for 32 columns, 16 of lanes 0…3 each; then a unit of zeros, which
- * other lanes read, in other banks.  CHUNK: eight columns. */
-__device__ static inline void int4_one_put(uint8_t *x, uint32_t chunk, const uint4 &values)
-{
-	uint32_t *to = (uint32_t *)(x + chunk / 4 * 64 + chunk % 4 * 4);
+ * other lanes read, in other banks.  All threads of INT4_WARPS warps bring it, eight columns at a time: THREAD + i · threads.  A
+ * word of these is stored at once with other words of other lanes, whose banks are others. */
+struct int4_one_room {
+	static constexpr uint32_t threads = 32 * INT4_WARPS;
+	uint32_t *to[4];
+	bool      odd, far;
 
-	to[0] = values.x;
-	to[4] = values.y;
-	to[8] = values.z;
-	to[12] = values.w;
-}
+	__device__ int4_one_room(uint8_t *x, uint32_t thread)
+	{
+		const uint32_t first = thread / 8 % 4;
 
-/* Eight columns of the input from COLUMN on, zeros where there are none; may read the padding of a row. */
-template <class T> __device__ static inline uint4 int4_eight_of(const struct int4_task &t, uint32_t column)
-{
-	const uint32_t count = column < t.w.columns ? t.w.columns - column : 0;
-	uint4          values = { 0, 0, 0, 0 };
-
-	if (count)
-		values = *(const uint4 *)((const T *)t.x + column);
-	if (count && count < 8) {
-		values.x &= count > 1 ? ~0u : 0xffff;
-		values.y &= count > 3 ? ~0u : count > 2 ? 0xffff : 0;
-		values.z &= count > 5 ? ~0u : count > 4 ? 0xffff : 0;
-		values.w &= count > 6 ? 0xffff : 0;
+#pragma unroll
+		for (uint32_t i = 0; i < 4; i++)
+			to[i] = (uint32_t *)(x + thread / 4 * 64 + thread % 4 * 4 + (first + i) % 4 * 16);
+		odd = first & 1;
+		far = first & 2;
 	}
-	return values;
-}
+	/* Number I of the thread's. */
+	__device__ void put(uint32_t i, const uint4 &v) const
+	{
+		const uint4 next = { odd ? v.y : v.x, odd ? v.z : v.y, odd ? v.w : v.z, odd ? v.x : v.w };
 
-/* Brings it, by all THREADS, of which this one is number THREAD, when the kernel before is done; EARLY asks for something else
- * then, which comes meanwhile. */
-template <class T> __device__ static inline void int4_one_load(const struct int4_task &t, uint8_t *x, uint32_t thread,
-    uint32_t threads, auto early)
+		to[0][i * (threads * 4)] = far ? next.z : next.x;
+		to[1][i * (threads * 4)] = far ? next.w : next.y;
+		to[2][i * (threads * 4)] = far ? next.x : next.z;
+		to[3][i * (threads * 4)] = far ? next.y : next.w;
+	}
+};
+
+/* Brings it when the kernel before is done; EARLY asks for something else then, which comes meanwhile.  May read the padding of a
+ * row. */
+template <class T> __device__ static inline void int4_one_load(const struct int4_task &t, uint8_t *x, uint32_t thread, auto early)
 {
-	constexpr uint32_t MOST = 4; /* loads under way */
-	const uint32_t     chunks = t.units * (INT4_UNIT / 8);
+	constexpr uint32_t threads = int4_one_room::threads, MOST = 6; /* loads under way */
+	const struct int4_one_room room(x, thread);
+	const uint4   *from = (const uint4 *)t.x + thread;
+	const uint32_t chunks = t.units * (INT4_UNIT / 8), there = (t.w.columns + 7) / 8, some = t.w.columns % 8;
 
 	dependency_wait();
-	early();
-	for (uint32_t first = thread; first < chunks; first += MOST * threads) {
-		uint4 values[MOST];
+	for (uint32_t first = 0; first * threads + thread < chunks; first += MOST) {
+		uint4 values[MOST] = {};
 
 #pragma unroll
 		for (uint32_t i = 0; i < MOST; i++)
-			values[i] = int4_eight_of<T>(t, (first + i * threads) * 8);
+			if ((first + i) * threads + thread < there)
+				values[i] = from[(first + i) * threads];
+		if (first == 0)
+			early();
 #pragma unroll
 		for (uint32_t i = 0; i < MOST; i++)
-			if (first + i * threads < chunks)
-				int4_one_put(x, first + i * threads, values[i]);
+			if ((first + i) * threads + thread < chunks)
+				room.put(first + i, values[i]);
+	}
+	if (some && thread == (there - 1) % threads) { /* once more, without what is behind the last column */
+		uint4 v = from[there - 1 - thread];
+
+		v.x &= some > 1 ? ~0u : 0xffff;
+		v.y &= some > 3 ? ~0u : some > 2 ? 0xffff : 0;
+		v.z &= some > 5 ? ~0u : some > 4 ? 0xffff : 0;
+		v.w &= some > 6 ? 0xffff : 0;
+		room.put(there / threads - (there % threads == 0), v);
 	}
 }
 
 /* The same where it is a norm that nobody has computed yet, of whole units. */
-template <class T> __device__ static inline void int4_one_norm(const struct int4_task &t, uint8_t *x, uint32_t thread,
-    uint32_t threads, auto early)
+template <class T> __device__ static inline void int4_one_norm(const struct int4_task &t, uint8_t *x, uint32_t thread, auto early)
 {
-	constexpr int                  COUNT = pack<T>::count;
-	const struct norm_team         team = { thread, threads, 1 };
-	norm_alone<T, INT4_NORM_PACKS> norm(t.norm, team);
+	const struct norm_team         team = { thread, int4_one_room::threads, 1 };
+	const struct int4_one_room     room(x, thread);
+	norm_alone<T, INT4_NORM_PACKS> norm(t.norm, team, (float *)(x + (t.units + 2) * (INT4_UNIT * 2)));
 
+	static_assert(sizeof(float) * norm.shared_floats <= INT4_NORM_BYTES);
 	dependency_wait();
-	early();
 	norm.load();
-	norm.run((float *)(x + (t.units + 2) * (INT4_UNIT * 2)));
+	early();
+	norm.run();
 #pragma unroll
 	for (int p = 0; p < INT4_NORM_PACKS; p++) {
-		uint4   values;
-		pack<T> eight;
+		uint4 values;
 
-#pragma unroll
-		for (int i = 0; i < COUNT; i++)
-			eight.v[i] = from_float<T>(norm.row.v[p * COUNT + i]);
-		memcpy(&values, &eight, sizeof values);
-		if (norm.row.index(p * COUNT) < t.w.columns)
-			int4_one_put(x, norm.row.index(p * COUNT) / COUNT, values);
+		memcpy(&values, &norm.y[p], sizeof values);
+		if (norm.index(p) < t.w.columns)
+			room.put((uint32_t)p, values);
 	}
 }
 /* Whether a product with W may do that. */
 static inline bool int4_one_takes_norm(const struct int4_slab &w)
 {
-	const struct int4_split split = int4_split_of(&w);
-
-	return !w.order && w.columns % INT4_UNIT == 0 && w.columns <= 32 * split.row_warps * split.k_warps * INT4_NORM_PACKS * 8;
+	return !w.order && w.columns % INT4_UNIT == 0 && w.columns <= 32 * INT4_WARPS * INT4_NORM_PACKS * 8;
 }
 
 /* Whether the product of ROWS rows with W, by int4_multiply, does what follows q, k and v. */
@@ -1103,7 +1118,7 @@ template <class T, int ROWS> __device__ static inline void int4_put_heads(const 
 }
 
 /* Y = X · Wᵀ for ROWS ≤ 16 rows of X a block, of EIGHT bits ≤ 32; EACH tiles a warp, at least the split's.  One row lies in
- * shared memory as a whole; it comes before the weights that are not asked for ahead. */
+ * shared memory as a whole, where all warps bring it, also those that have nothing to multiply. */
 template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = false, int KIND = INT4_ANY> __global__ void
     __launch_bounds__(INT4_THREADS, 1) int4_multiply(const __grid_constant__ tensor_map inputs,
         const __grid_constant__ struct int4_task t)
@@ -1112,14 +1127,16 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 	typedef struct int4_part<ROWS> part;
 	constexpr int  TILES = int4_eights<ROWS>, SIDE = TILES > 1 ? 1 : EACH; /* side by side: as registers allow */
 	uint8_t       *shared = (uint8_t *)shared_memory();
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32 - 1;
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, loaders = ROWS == 1 ? (uint32_t)INT4_WARPS : blockDim.x /
+	    32 - 1;
+	const uint32_t warps = ROWS == 1 ? t.split.row_warps * t.split.k_warps : loaders;
 	uint8_t       *one = shared + t.stages * t.stage_bytes;
 	part          *partial = (part *)(one + t.whole_bytes);
 	mbarrier      *full = (mbarrier *)((uint8_t *)partial + t.sum_bytes), *empty = full + t.stages;
 	struct int4_notes *notes = (struct int4_notes *)(empty + t.stages);
 
 	dependents_launch();
-	if (warp == warps) { /* the others know of barriers and notes by barrier 2 */
+	if (warp == loaders) { /* the others know of barriers and notes by barrier 2 */
 		notes->warps[lane] = { lane % t.split.row_warps, lane / t.split.row_warps };
 		if (lane == 0) {
 			notes->panel = int4_panel_of(t.w, blockIdx.x);
@@ -1128,17 +1145,16 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 				barrier_init(&full[i], 1);
 				barrier_init(&empty[i], warps);
 			}
-			barrier_init(&notes->there, 1);
 			fence_barrier_init();
 		}
 		__syncwarp();
-		named_barrier_arrive(2, 32 * (warps + 1));
+		named_barrier_arrive(2, 32 * (loaders + 1));
 		if (lane == 0)
-			int4_copy(t, &inputs, shared, ROWS, full, empty, &notes->there);
+			int4_copy(t, &inputs, shared, ROWS, full, empty);
 		return;
 	}
 	if constexpr (ROWS == 1) {
-		for (uint32_t i = threadIdx.x; i < INT4_UNIT * 2 / 4; i += 32 * warps)
+		for (uint32_t i = threadIdx.x; i < INT4_UNIT * 2 / 4; i += 32 * loaders)
 			((uint32_t *)(one + t.units * (INT4_UNIT * 2) + 64))[i] = 0;
 		const struct int4_panel own = int4_panel_of(t.w, blockIdx.x);
 		const uint32_t unit = (own.first + threadIdx.x / 8) * INT4_TILE + threadIdx.x % 8 + (threadIdx.x % 2 ? 7 : 0);
@@ -1150,17 +1166,19 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 		};
 
 		if (t.norm.x)
-			int4_one_norm<T>(t, one, threadIdx.x, 32 * warps, early);
+			int4_one_norm<T>(t, one, threadIdx.x, early);
 		else
-			int4_one_load<T>(t, one, threadIdx.x, 32 * warps, early);
+			int4_one_load<T>(t, one, threadIdx.x, early);
 		if (heads)
 			notes->pairs[threadIdx.x] = with;
+		if (warp >= warps) {
+			named_barrier_arrive(2, 32 * (loaders + 1));
+			return;
+		}
 	} else {
 		dependency_wait();
 	}
-	named_barrier_sync(2, 32 * (warps + 1));
-	if (ROWS == 1 && threadIdx.x == 0)
-		barrier_arrive(&notes->there);
+	named_barrier_sync(2, 32 * (loaders + 1));
 	/* With more rows what is loaded here would spill. */
 	const uint32_t    mine = ROWS > 8 ? warp % t.split.row_warps : notes->warps[warp].mine;
 	const uint32_t    share = ROWS > 8 ? warp / t.split.row_warps : notes->warps[warp].share;

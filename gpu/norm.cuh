@@ -8,17 +8,19 @@
  * In a product (sm_90a, one row, launched as launch.cuh says), all threads of the team alike:
  *
  *      struct norm_team team = { thread, threads, barrier };
- *      norm_alone<T, PACKS> norm(job, team);   // before the wait: weights of the norm
+ *      norm_alone<T, PACKS> norm(job, team, floats); // before the wait: weights of the norm
  *      dependency_wait();
  *      norm.load();                            // all loads at once, nothing waits for them
- *      …                                       // ask for more of the product's own weights, behind them
- *      norm.run(floats);                       // norm.row.v[p * count + i] is y at norm.row.index(p * count) + i, to T's bits
+ *      …                                       // ask for what else is needed, behind them
+ *      norm.run();                             // norm.y[p] is y at norm.index(p), of those packs that are there
  */
 #ifndef PENSTOCK_GPU_NORM_CUH
 #define PENSTOCK_GPU_NORM_CUH
 
 #include "gpu/block.cuh"
 #include "gpu/postponed.h"
+
+#include <string.h>
 
 enum { NORM_LINES_MAX = 256 };
 
@@ -67,13 +69,14 @@ template <int COUNT> static __device__ inline uint32_t norm_index(const struct n
 	return (team.thread + (uint32_t)(i / COUNT) * team.threads) * COUNT + (uint32_t)(i % COUNT);
 }
 
-/* A vector of the norm: of few packs in registers, fetched before the row is there.  WHOLE: no pack is there in part. */
+/* A vector of the norm: of few packs in registers, fetched before the row is there.  WHOLE: no pack is there in part, and OTHERWISE
+ * is where no vector is. */
 template <int COUNT, int PACKS, bool WHOLE = false> struct norm_vector {
 	static constexpr bool early = PACKS <= 2;
 	const float *from;
 	float        v[early ? PACKS * COUNT : 1];
 
-	__device__ norm_vector(const float *vector, const struct norm_team &team, uint32_t width) : from(vector)
+	__device__ norm_vector(const float *vector, const struct norm_team &team, uint32_t width, float otherwise = 0) : from(vector)
 	{
 		if constexpr (early) {
 #pragma unroll
@@ -86,7 +89,7 @@ template <int COUNT, int PACKS, bool WHOLE = false> struct norm_vector {
 				}
 #pragma unroll
 				for (int i = 0; i < COUNT; i++)
-					v[p * COUNT + i] = !WHOLE && vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
+					v[p * COUNT + i] = WHOLE ? otherwise : vector && at + (uint32_t)i < width ? vector[at + (uint32_t)i] : 0;
 			}
 		}
 	}
@@ -135,15 +138,6 @@ template <int COUNT, int PACKS, bool WHOLE = false> struct norm_row {
 #pragma unroll
 		for (int p = 0; p < PACKS; p++)
 			if (index(p * COUNT) < width)
-				store_values<COUNT>(row + index(p * COUNT), v + p * COUNT);
-	}
-
-	/* Of a row that all blocks have: this one's packs of it. */
-	template <class S> __device__ void store_share(S *row) const
-	{
-#pragma unroll
-		for (int p = 0; p < PACKS; p++)
-			if (index(p * COUNT) < width && index(p * COUNT) / COUNT % gridDim.x == blockIdx.x)
 				store_values<COUNT>(row + index(p * COUNT), v + p * COUNT);
 	}
 
@@ -221,62 +215,139 @@ template <int COUNT, int PACKS, bool WHOLE = false> struct norm_row {
 	__device__ float factor(float squares, float eps) const { return rsqrtf(squares / (float)width + eps); }
 };
 
-/* A postponed norm of the row that a product is alone with, whose width is a multiple of a pack's. */
+/* A postponed norm of the row that a product is alone with, whose width is a multiple of a pack's.  How many instructions are
+ * between the wait and y shows in a step's time: a warp skips lines that it does not have, and what can be known before the wait
+ * is. */
 template <class T, int PACKS> struct norm_alone {
+	static_assert(PACKS <= 2); /* vectors are in registers */
 	static constexpr int count = pack<T>::count;
-	static constexpr uint32_t shared_floats = 2 * NORM_LINES_MAX;
-	const struct norm_prologue  &job;
-	norm_row<count, PACKS, true> row;
+	static constexpr uint32_t lines_max = 32, shared_floats = 2 * lines_max;
+	const struct norm_prologue     &job;
+	const struct norm_team          team;
+	float                          *shared;
 	norm_vector<count, PACKS, true> w, inner;
-	pack<float>                  x[PACKS * count / 4];
-	pack<T>                      delta[PACKS];
+	float    v[PACKS * count]; /* x, and then the sum */
+	uint4    delta[PACKS];     /* as loaded: who takes it to pieces waits for it */
+	pack<T>  y[PACKS];
+	bool     line[PACKS], mine[PACKS]; /* the warp has it; this block stores the thread's */
+	float    inverse;          /* 1 / width */
 
-	/* The widest row that a team of so many threads has registers for. */
+	/* The widest row that a team of so many threads, at most 1024 / PACKS, has registers for. */
 	static __host__ __device__ constexpr uint32_t width_max(uint32_t threads) { return threads * PACKS * count; }
 
-	__device__ norm_alone(const struct norm_prologue &of, const struct norm_team &team)
-	    : job(of), row(team, of.width), w(of.w, team, of.width), inner(of.inner_norm, team, of.width)
+	__device__ uint32_t index(int p) const { return norm_index<count>(team, p * count); }
+
+	/* FLOATS [shared_floats] are not used by anybody until the team has met once more. */
+	__device__ norm_alone(const struct norm_prologue &of, const struct norm_team &by, float *floats)
+	    : job(of), team(by), shared(floats), w(of.w, by, of.width), inner(of.inner_norm, by, of.width, 1)
 	{
+		const uint32_t lines = (job.width + 32 * count - 1) / (32 * count);
+
+		inverse = 1 / (float)job.width;
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			line[p] = index(p) - team.thread % 32 * count < job.width;
+			mine[p] = index(p) < job.width && index(p) / count % gridDim.x == blockIdx.x;
+		}
+		if (team.thread >= lines && team.thread < lines_max)
+			shared[team.thread] = shared[lines_max + team.thread] = 0;
 	}
 
+	/* In place of packs that are not there, the first one: without conditions. */
 	__device__ void load()
 	{
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			uint32_t at = row.index(p * count);
+			const uint32_t from = index(p) < job.width ? index(p) : 0;
 
-			if (at < job.width) {
-#pragma unroll
-				for (int i = 0; i < count / 4; i++)
-					x[p * (count / 4) + i] = *(const pack<float> *)(job.x + at + 4 * i);
-				delta[p] = *(const pack<T> *)((const T *)job.delta + at);
-			} else {
-				x[p * (count / 4)] = x[p * (count / 4) + count / 4 - 1] = {};
-				delta[p] = {};
-			}
+			load_values<count>(job.x + from, v + p * count);
+			delta[p] = ((const uint4 *)job.delta)[from / count];
 		}
 	}
 
-	/* FLOATS [shared_floats] as for norm_row::sum. */
-	__device__ void run(float *floats)
+	/* norm_row::factor of norm_row::sum_packs, with each chain of every fourth line in lanes of its own, and the quotient, rounded
+	 * as a division rounds it, by the inverse that is there. */
+	__device__ float factor(float *packs, float *floats, float eps) const
 	{
-		norm_row<count, PACKS, true> add(row.team, job.width);
+		float sum = 0;
 
 #pragma unroll
-		for (int i = 0; i < row.each; i++) {
-			row.v[i] = x[i / 4].v[i % 4];
-			add.v[i] = to_float(delta[i / count].v[i % count]);
-		}
-		if (job.inner_norm)
-			row.add_scaled(add, add.factor(add.squares(0, floats), job.inner_eps), inner);
-		else
-			row.add(add);
-		row.store_share(job.sum);
-		row.scale(row.factor(row.squares(0, floats + NORM_LINES_MAX), job.eps), w);
+		for (int p = 0; p < PACKS; p++)
+			packs[p] = index(p) < job.width ? packs[p] : 0;
 #pragma unroll
-		for (int i = 0; i < row.each; i++)
-			row.v[i] = to_float(from_float<T>(row.v[i]));
-		row.store_share((T *)job.y);
+		for (int o = 16; o; o >>= 1)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				packs[p] += __shfl_xor_sync(~0u, packs[p], o);
+		if (team.thread % 32 == 0)
+#pragma unroll
+			for (int p = 0; p < PACKS; p++)
+				if (line[p])
+					floats[index(p) / (32 * count)] = packs[p];
+		team.meet();
+#pragma unroll
+		for (uint32_t i = 0; i < lines_max; i += 4)
+			sum += floats[i + team.thread % 4];
+		sum += __shfl_xor_sync(~0u, sum, 1);
+		sum += __shfl_xor_sync(~0u, sum, 2);
+		const float about = sum * inverse, rest = fmaf(-about, (float)job.width, sum);
+
+		return rsqrtf(fmaf(rest == rest ? rest : 0, inverse, about) + eps); /* of infinity there is no rest */
+	}
+
+	__device__ float delta_of(int p, int i) const
+	{
+		pack<T> values;
+
+		static_assert(sizeof values == sizeof delta[p]);
+		memcpy(&values, &delta[p], sizeof values);
+		return to_float(values.v[i]);
+	}
+
+	__device__ void run()
+	{
+		float packs[PACKS] = {}, by = 1;
+
+		if (job.inner_norm) {
+#pragma unroll
+			for (int p = 0; p < PACKS; p++) {
+				if (!line[p])
+					continue;
+#pragma unroll
+				for (int i = 0; i < count; i++) {
+					float x = delta_of(p, i);
+
+					packs[p] = fmaf(x, x, packs[p]);
+				}
+			}
+			by = factor(packs, shared, job.inner_eps);
+		}
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			packs[p] = 0;
+			if (!line[p])
+				continue;
+#pragma unroll
+			for (int i = 0; i < count; i++) {
+				float &sum = v[p * count + i];
+
+				sum = fmaf(delta_of(p, i), by * inner.v[p * count + i], sum); /* · 1: a sum */
+				packs[p] = fmaf(sum, sum, packs[p]);
+			}
+			if (mine[p])
+				store_values<count>(job.sum + index(p), v + p * count);
+		}
+		by = factor(packs, shared + lines_max, job.eps);
+#pragma unroll
+		for (int p = 0; p < PACKS; p++) {
+			if (!line[p])
+				continue;
+#pragma unroll
+			for (int i = 0; i < count; i++)
+				y[p].v[i] = from_float<T>(v[p * count + i] * (by * w.v[p * count + i]));
+			if (mine[p])
+				((pack<T> *)job.y)[index(p) / count] = y[p];
+		}
 	}
 };
 

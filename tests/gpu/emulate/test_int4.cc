@@ -282,8 +282,7 @@ template <class T> static std::vector<float> multiply(const struct slab *slab, c
 
 	auto launch = [&](void (*kernel)(const tensor_map, const struct int4_task), uint32_t each) {
 		uint32_t             shared = wide_kernel ? int4_wide_size(&task, each) : int4_choose_stages(&task, each);
-		uint32_t             threads = wide_kernel ? int4_wide_threads(&task) : 32 * (task.split.row_warps *
-		    task.split.k_warps + 1);
+		uint32_t             threads = wide_kernel ? int4_wide_threads(&task) : int4_threads(&task, each);
 		bool                 bfloat = from_float<T>(1.00390625f).bits == from_float<T>(1).bits;
 		struct tensor_layout layout = int4_inputs(&task, bfloat ? TENSOR_BF16 : TENSOR_F16, in.data(), x_stride, each);
 		tensor_map           map = {};
@@ -723,7 +722,7 @@ static void test_norm(void)
 	static const struct {
 		int      spec;
 		uint32_t rows, columns, blocks;
-	} cases[] = { { 4, 48, 1280, 2 }, { 0, 300, 384, 1 }, { SPEC_Q8_0, 40, 640, 3 } };
+	} cases[] = { { 4, 48, 1280, 2 }, { 0, 300, 384, 1 }, { 0, 300, 5248, 1 }, { SPEC_Q8_0, 40, 640, 3 } };
 
 	for (const auto &c : cases) {
 		struct stored stored;
