@@ -1069,7 +1069,7 @@ template <class T, int ROWS, int COUNT, int GROUP, bool OFFSETS, bool EIGHT, int
 }
 
 /* What is left of a tile and eight rows, or one, when warps have multiplied: sums of two outputs, eight apart, of a row. */
-template <int ROWS> struct int4_part {
+template <int ROWS> struct alignas(8) int4_part {
 	static constexpr uint32_t COUNT = ROWS == 1 ? 8 : 64; /* of a tile; of more rows a lane has two, one behind the other */
 	static constexpr uint32_t NEXT = ROWS == 1 ? 1 : 8;   /* from one to that of the next output */
 	static constexpr uint32_t AT_ONCE = ROWS == 1 ? 8 : ROWS == 8 ? 4 : 2; /* are loaded, as registers allow */
@@ -1087,6 +1087,24 @@ template <int ROWS> struct int4_part {
 	{
 		low += more.low;
 		high += more.high;
+	}
+	/* The sum of COUNT of them from FROM on, STRIDE apart, one after the other. */
+	__device__ static struct int4_part sum(const struct int4_part *from, uint32_t stride, uint32_t count)
+	{
+		struct int4_part ret = {};
+
+#pragma unroll 1
+		for (uint32_t s = 0; s < count; s += AT_ONCE) {
+			struct int4_part more[AT_ONCE];
+
+#pragma unroll
+			for (uint32_t k = 0; k < AT_ONCE; k++, from += stride)
+				more[k] = s + k < count ? *from : int4_part{};
+#pragma unroll
+			for (uint32_t k = 0; k < AT_ONCE; k++)
+				ret.add(more[k]);
+		}
+		return ret;
 	}
 	/* Which output, of the first eight, and row number AT is of. */
 	__device__ static uint32_t output(uint32_t at) { return at / NEXT; }
@@ -1245,31 +1263,17 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 			const uint32_t n = (first + i / part::COUNT / TILES) * INT4_TILE + part::output(at);
 			const uint32_t row = blockIdx.y * ROWS + eight * 8 + part::row(at);
 			const bool     is_there = i < tiles * TILES * part::COUNT;
-			part           sum = {}, head = {};
+			const part    *from = partial + (is_there ? i : 0);
+			part           sum = part::sum(from, parts, middle);
 
-#pragma unroll 1
-			for (uint32_t s = 0; s < t.split.k_warps; s += part::AT_ONCE) {
-				part more[part::AT_ONCE];
-
-#pragma unroll
-				for (uint32_t k = 0; k < part::AT_ONCE; k++)
-					more[k] = partial[(s + k < t.split.k_warps ? s + k : 0) * parts + (is_there ? i : 0)];
-#pragma unroll
-				for (uint32_t k = 0; k < part::AT_ONCE; k++) {
-					if (s + k == middle) {
-						head = sum;
-						sum = {};
-					}
-					if (s + k < t.split.k_warps)
-						sum.add(more[k]);
-				}
-			}
-			head.add(sum);
+			sum.add(part::sum(from + middle * parts, parts, t.split.k_warps - middle));
 			if (t.heads.keys)
-				int4_put_heads<T>(t, n, row, is_there, head, notes->pairs[i % (INT4_HEADS_TILES * 8)]);
+				int4_put_heads<T>(t, n, row, is_there, sum, notes->pairs[i % (INT4_HEADS_TILES * 8)]);
 			else if (is_there)
-				int4_put<T>(t, n, row, head.low, head.high);
+				int4_put<T>(t, n, row, sum.low, sum.high);
 		}
+		if (ROWS == 1 && panel.number + gridDim.x >= t.w.panels)
+			break;
 		named_barrier_sync(1, 32 * warps);
 	}
 #endif
