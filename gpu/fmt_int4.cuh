@@ -514,7 +514,7 @@ __device__ static inline struct int4_panel int4_panel_of(const struct int4_slab 
 	return { number, first, int4_panel_first(w, number + 1) - first };
 }
 
-/* What the copying warp finds out for the others, in shared memory: they need their registers. */
+/* What warps find out before the products, in shared memory: they need their registers. */
 struct int4_notes {
 	struct int4_panel panel; /* the block's first one */
 	struct {
@@ -860,20 +860,20 @@ __device__ static inline void int4_fetch_inputs(const struct int4_task &t, const
 		tma_load_2d(stage + i * rows * INT4_BOX * 2, map, (int32_t)(unit * INT4_UNIT + i * INT4_BOX), first_row, full, policy);
 }
 
-/* The thread that copies: weights as soon as there is room, inputs once the kernel before is done; one row is not for this thread
- * to fetch.  Then few stages are under way at once until all are: what other kernels and this one load before the products queues
- * behind them, and memory is as busy.  What a stage takes it must take quickly: divisions are for panels. */
+/* The thread that copies, from PANEL on: weights as soon as there is room, inputs once the kernel before is done.  One row is not
+ * for this thread to fetch; then few stages are under way at once until all are, for what the kernels around load queues behind
+ * them, and memory is as busy.  What a stage takes it must take quickly: divisions are for panels. */
 __device__ static inline void int4_copy(const struct int4_task &t, const tensor_map *map, uint8_t *shared, uint32_t rows,
-    mbarrier *full, mbarrier *empty)
+    mbarrier *full, mbarrier *empty, struct int4_panel panel)
 {
 	const uint64_t once = cache_evict_first(), again = cache_evict_last();
 	uint32_t       stage = 0, phase = 1, count = 0;
 	bool           ready = rows == 1;
 
-	for (uint32_t panel = blockIdx.x; panel < t.w.panels; panel += gridDim.x) {
-		const uint32_t first = int4_panel_first(t.w, panel), unit_bytes = (int4_panel_first(t.w, panel + 1) - first) * t.tile_bytes;
-		const uint8_t *from = t.w.data + (uint64_t)first * t.units * t.tile_bytes;
-		const bool     last = panel + gridDim.x >= t.w.panels;
+	for (; panel.number < t.w.panels; panel = int4_panel_of(t.w, panel.number + gridDim.x)) {
+		const uint32_t unit_bytes = panel.tiles * t.tile_bytes;
+		const uint8_t *from = t.w.data + (uint64_t)panel.first * t.units * t.tile_bytes;
+		const bool     last = panel.number + gridDim.x >= t.w.panels;
 
 		for (uint32_t unit = 0; unit < t.units; unit += t.stage_units) {
 			uint32_t some = t.units - unit < t.stage_units ? t.units - unit : t.stage_units, bytes = some * unit_bytes;
@@ -1154,22 +1154,28 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 	struct int4_notes *notes = (struct int4_notes *)(empty + t.stages);
 
 	dependents_launch();
-	if (warp == loaders) { /* the others know of barriers and notes by barrier 2 */
-		notes->warps[lane] = { lane % t.split.row_warps, lane / t.split.row_warps };
-		if (lane == 0) {
-			notes->panel = int4_panel_of(t.w, blockIdx.x);
-#pragma unroll 1
-			for (uint32_t i = 0; i < t.stages; i++) {
-				barrier_init(&full[i], 1);
-				barrier_init(&empty[i], warps);
-			}
-			fence_barrier_init();
-		}
-		__syncwarp();
-		named_barrier_arrive(2, 32 * (loaders + 1));
+	if (warp == loaders) { /* it has nothing else to do before its first copy */
+		const struct int4_panel first = int4_panel_of(t.w, blockIdx.x);
+
+		named_barrier_sync(3, 32 * (loaders + 1));
 		if (lane == 0)
-			int4_copy(t, &inputs, shared, ROWS, full, empty);
+			int4_copy(t, &inputs, shared, ROWS, full, empty, first);
 		return;
+	}
+	if (lane == 0) {
+#pragma unroll 1
+		for (uint32_t i = warp; i < t.stages; i += loaders) {
+			barrier_init(&full[i], 1);
+			barrier_init(&empty[i], warps);
+		}
+		fence_barrier_init();
+	}
+	__syncwarp();
+	named_barrier_arrive(3, 32 * (loaders + 1));
+	if (lane == 0) { /* the others read it behind barrier 2 */
+		notes->warps[warp] = { warp % t.split.row_warps, warp / t.split.row_warps };
+		if (warp == 0)
+			notes->panel = int4_panel_of(t.w, blockIdx.x);
 	}
 	if constexpr (ROWS == 1) {
 		for (uint32_t i = threadIdx.x; i < INT4_UNIT * 2 / 4; i += 32 * loaders)
@@ -1190,13 +1196,13 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 		if (heads)
 			notes->pairs[threadIdx.x] = with;
 		if (warp >= warps) {
-			named_barrier_arrive(2, 32 * (loaders + 1));
+			named_barrier_arrive(2, 32 * loaders);
 			return;
 		}
 	} else {
 		dependency_wait();
 	}
-	named_barrier_sync(2, 32 * (loaders + 1));
+	named_barrier_sync(2, 32 * loaders);
 	/* With more rows what is loaded here would spill. */
 	const uint32_t    mine = ROWS > 8 ? warp % t.split.row_warps : notes->warps[warp].mine;
 	const uint32_t    share = ROWS > 8 ? warp / t.split.row_warps : notes->warps[warp].share;
