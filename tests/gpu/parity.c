@@ -536,6 +536,66 @@ static void case_gate_up(struct totals *totals, int dtype, const struct stored_c
 	close_pair(&pair);
 }
 
+/* Weights that read a normed stream of one row: the product does the norm there (norm_take), and leaves the stream as a kernel of
+ * its own leaves it. */
+static const struct stored_case postponed[] = {
+	{ .format = WEIGHT_I4, .rows = 1000, .columns = 4096, .packing = WEIGHT_PACKED_AWQ, .zeros = WEIGHT_ZEROS_AWQ,
+		.scale_type = WEIGHT_F16, .block_rows = 1, .block_columns = 128, .transposed = 1 },
+	{ .format = WEIGHT_I4, .rows = 7000, .columns = 1152, .scale_type = WEIGHT_BF16, .block_rows = 1, .block_columns = 128 },
+	{ .format = WEIGHT_I4, .rows = 36000, .columns = 128, .scale_type = WEIGHT_F32, .block_rows = 1, .block_columns = 32 },
+	{ .format = WEIGHT_Q4_0, .rows = 129, .columns = 6144 }, { .format = WEIGHT_Q4_K, .rows = 80, .columns = 8192 },
+	{ .format = WEIGHT_Q8_0, .rows = 300, .columns = 4736 },
+};
+
+static void case_postponed(struct totals *totals, int dtype, const struct stored_case *c)
+{
+	const uint32_t       width = c->columns;
+	struct random        random = { c->rows * 41 + width };
+	struct pair          pair = open_pair(totals, dtype, &(struct backend_limits){ .rows = 1, .logit_rows = 1, .vocab = 64,
+	    .width = width, .q_heads = 1, .head_dim = 64, .stream = width });
+	struct stored_matrix made = stored_make(c, 1);
+	struct batch         batch = rows_batch(1);
+	struct backend      *cuda = pair.b[1];
+	float               *dv = random_values(&random, width, 1, 0, dtype);
+	float               *ev = random_values(&random, (size_t)50 * width, 1, 0, dtype);
+	float               *wv = random_values(&random, width, dtype == F16 ? 1.0f / 64 : 1, 0, F32);
+	float               *one = malloc(c->rows * sizeof *one), *two = malloc(c->rows * sizeof *two);
+	struct both          d = make_activation(&pair, 1, width, NULL), x = make_activation(&pair, 1, width, NULL);
+	struct both          y = make_activation(&pair, 1, width, NULL), z = make_activation(&pair, 1, c->rows, NULL);
+	struct both          e = make_weight(&pair, 50, width, ev), norm = make_weight(&pair, 1, width, wv), w;
+	struct error         error;
+	char                 name[96], label[160];
+
+	for (int i = 0; i < 2; i++)
+		MUST_SAY(pair.b[i]->ops->weight_load(pair.b[i], &made.w, 1, &w.w[i], &error), error);
+	for (int inner = 0; inner < 2; inner++) {
+		double different = 0;
+
+		for (int alone = 1; alone >= 0; alone--) { /* reading y asks for the norm before the product comes */
+			BOTH(&pair, step_begin, &batch);
+			BOTH(&pair, embed, e.w[i], &x.a[i]);
+			BOTH(&pair, activation_put, &d.a[i], dv, 1);
+			if (inner)
+				BOTH(&pair, rms_norm, &d.a[i], NULL, norm.w[i], 1e-5f, &d.a[i]);
+			BOTH(&pair, rms_norm, &x.a[i], &d.a[i], norm.w[i], 1e-5f, &y.a[i]);
+			if (alone)
+				compare(totals, "a norm before a product", &pair, &y, 1);
+			BOTH(&pair, linear, w.w[i], NULL, &y.a[i], &z.a[i]);
+			MUST(cuda->ops->activation_get(cuda, &z.a[1], alone ? two : one, 1));
+		}
+		snprintf(label, sizeof label, "normed product %u × %u of %s", c->rows, width, stored_name(c, name));
+		compare(totals, label, &pair, &z, 1);
+		compare(totals, "a product's norm", &pair, &y, 1);
+		compare(totals, "the stream behind a product's norm", &pair, &x, 1);
+		for (uint32_t i = 0; i < c->rows; i++)
+			different += memcmp(&one[i], &two[i], sizeof *one) != 0;
+		note(totals, "a product with its norm: other bits", &pair, different, 0);
+	}
+	free(made.bytes);
+	free(dv), free(ev), free(wv), free(one), free(two);
+	close_pair(&pair);
+}
+
 /* ---- What the host reads and writes ---- */
 
 /* Logits of the rows that were asked for, and of no others, whatever became of the caller's batch. */
@@ -1341,6 +1401,8 @@ static void run_all(struct totals *totals)
 		for (size_t i = 0; i < sizeof gate_ups / sizeof *gate_ups && wanted(totals, "gate and up"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_gate_up(totals, dtype, &gate_ups[i], four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof postponed / sizeof *postponed && wanted(totals, "postponed norms"); i++)
+			case_postponed(totals, dtype, &postponed[i]);
 		for (size_t i = 0; i < sizeof mixed / sizeof *mixed && wanted(totals, "mixed"); i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
 				case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);
