@@ -1207,6 +1207,8 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 	const uint32_t    mine = ROWS > 8 ? warp % t.split.row_warps : notes->warps[warp].mine;
 	const uint32_t    share = ROWS > 8 ? warp / t.split.row_warps : notes->warps[warp].share;
 	struct int4_panel panel = ROWS > 8 ? int4_panel_of(t.w, blockIdx.x) : notes->panel;
+	/* Whether a stage is filled more than once; else nobody waits for its end, nor a warp for stages that it has nothing of. */
+	const bool        refills = ROWS > 1 || t.stages * t.stage_units < t.units || gridDim.x < t.w.panels;
 	uint32_t          stage = 0, phase = 0;
 
 	for (; panel.number < t.w.panels; panel = int4_panel_of(t.w, panel.number + gridDim.x)) {
@@ -1229,7 +1231,8 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 			const uint8_t *at = shared + stage * t.stage_bytes;
 			const uint32_t end = unit + t.stage_units < t.units ? unit + t.stage_units : t.units;
 
-			barrier_wait(&full[stage], phase);
+			if (next < end || refills)
+				barrier_wait(&full[stage], phase);
 #pragma unroll 1
 			for (; next < end; next += t.split.k_warps) {
 				const uint8_t *weights = at + t.input_bytes + (next - unit) * tiles * t.tile_bytes;
@@ -1242,9 +1245,11 @@ template <class T, int ROWS, int EACH, int GROUP, bool OFFSETS, bool EIGHT = fal
 					int4_any_unit<T, ROWS, EACH % SIDE, GROUP, OFFSETS, EIGHT, KIND>(t, weights, &block[EACH / SIDE * SIDE], x,
 					    lane, &sums[EACH / SIDE * SIDE]);
 			}
-			__syncwarp();
-			if (lane == 0)
-				barrier_arrive(&empty[stage]);
+			if (refills) {
+				__syncwarp();
+				if (lane == 0)
+					barrier_arrive(&empty[stage]);
+			}
 			if (++stage == t.stages) {
 				stage = 0;
 				phase ^= 1;

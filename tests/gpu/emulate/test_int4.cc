@@ -722,7 +722,8 @@ static void test_norm(void)
 	static const struct {
 		int      spec;
 		uint32_t rows, columns, blocks;
-	} cases[] = { { 4, 48, 1280, 2 }, { 0, 300, 384, 1 }, { 0, 300, 5248, 1 }, { SPEC_Q8_0, 40, 640, 3 } };
+	} cases[] = { { 4, 48, 1280, 2 }, { 0, 300, 384, 1 }, { 0, 300, 5248, 1 },
+		{ 0, 48, 5248, 1 }, { SPEC_Q8_0, 40, 640, 3 } };
 
 	for (const auto &c : cases) {
 		struct stored stored;
