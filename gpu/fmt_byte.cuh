@@ -90,7 +90,7 @@ struct byte_product {
 	uint32_t panels;         /* of a stage */
 	uint32_t steps;          /* stages of a tile; behind the last group there are zeros */
 	uint32_t stages;         /* of the ring, at least two */
-	struct pace_rate pace;   /* of weights while kernels before this one run */
+	uint32_t pace;           /* of weights while kernels before this one run: pace_of; 0: none */
 	uint32_t whole_x;        /* a copy brings all activations of a stage, else each 64 of them (of bfloat16) has its own */
 	uint32_t row_tiles, token_tiles;
 	uint32_t shared_bytes;

@@ -65,8 +65,8 @@ enum {
 	INT4_LARGE_TILES = 16,     /* panels of more have one share of units */
 	INT4_STAGE_BYTES = 24 << 10, /* of weights at least, where so many columns fit: smaller copies are slow */
 	INT4_AHEAD_BYTES = 32 << 10, /* of weights, that are on their way before any input */
-	INT4_STAGE_ONE_BYTES = 16 << 10, /* as INT4_STAGE_BYTES where the input is one row */
-	INT4_PACE_BYTES = 40 << 10,  /* of weights, at least, that are under way at once then until the ring is full */
+	INT4_STAGE_ONE_BYTES = 48 << 10, /* as INT4_STAGE_BYTES where the input is one row */
+	INT4_PACE_BYTES = 48 << 10,  /* of weights, at least, that are under way at once then until the ring is full */
 	INT4_NORM_PACKS = 2,       /* of a thread, at most, where the product does the norm of its input */
 	INT4_NORM_BYTES = 256,     /* of shared memory for that */
 	INT4_SHARED_MOST = 227 << 10 /* of a block, sm_90 */

@@ -57,7 +57,7 @@ struct skinny_args {
 	uint32_t passes, pass_units;   /* of a block; outputs of a pass at most */
 	uint32_t grain, even, odd;     /* every pass of every block has EVEN times GRAIN outputs, the first ODD of them GRAIN more */
 	uint32_t box_units, pitch;     /* a box's outputs; rows of shared memory they take */
-	struct pace_rate pace;         /* of W while kernels before this one run */
+	uint32_t pace;                 /* of W while kernels before this one run: pace_of; 0: none */
 	uint32_t panels, stages, stage_bytes, weight_bytes, copied_bytes, input_bytes; /* weight_bytes: where x lies; copied: of W */
 	int      weight_box, input_box; /* enum skinny_box */
 	int      to_float;

@@ -2,8 +2,8 @@
  *
  * Small kernels between two products live on round trips to L2, and each of these waits behind what all multiprocessors have asked
  * the memory for: behind the rings of all blocks, 24 MB, for 5 microseconds, where alone it takes less than one.  So while kernels
- * before it run a block asks for weights no faster than the memory brings them to all blocks: it has always something to do, and
- * hardly anybody waits for it.  When inputs are there they are asked for first, and then all weights that have room.
+ * before it run a block asks for weights at three quarters of the speed at which the memory brings them to all blocks: it is hardly ever
+ * idle, and hardly anybody waits for it.  When inputs are there they are asked for first, and then all weights that have room.
  *
  * Invariant: this decides when something is asked for, never what. */
 #ifndef PENSTOCK_GPU_PACE_CUH
@@ -11,33 +11,19 @@
 
 #include "gpu/device.cuh"
 
-enum {
-	PACE_BYTES_PER_NS = 4200,   /* of all blocks; an H200 reads 4,500 */
-	PACE_FIRST_BYTES = 32 << 10
-};
+enum { PACE_BYTES_PER_NS = 3400 }; /* of all blocks; an H200 reads 4,500 to 4,600, and 3,000 to 3,800 are as good */
 
-/* How fast a block asks. */
-struct pace_rate {
-	uint32_t first; /* bytes that it asks for at once */
-	uint32_t each;  /* nanoseconds for 2¹⁶ bytes more; 0: no pace */
-};
-
-static inline struct pace_rate pace_of(uint32_t blocks)
-{
-	return { PACE_FIRST_BYTES, (uint32_t)(((uint64_t)blocks << 16) / PACE_BYTES_PER_NS) };
-}
+/* Nanoseconds for 2¹⁶ bytes of each of BLOCKS. */
+static inline uint32_t pace_of(uint32_t blocks) { return (uint32_t)(((uint64_t)blocks << 16) / PACE_BYTES_PER_NS); }
 
 /* Of the thread that asks. */
 struct pace {
 	mbarrier *there; /* its first phase completes when inputs have been asked for */
 	uint64_t  due;   /* when the next copy may be */
-	uint32_t  each;
+	uint32_t  each;  /* nanoseconds for 2¹⁶ bytes; 0: no pace */
 	bool      over;
 
-	__device__ pace(mbarrier *barrier, const struct pace_rate &rate)
-	    : there(barrier), due(rate.each ? device_clock() - (rate.first * rate.each >> 16) : 0), each(rate.each), over(!rate.each)
-	{
-	}
+	__device__ pace(mbarrier *barrier, uint32_t rate) : there(barrier), due(rate ? device_clock() : 0), each(rate), over(!rate) {}
 
 	/* Before BYTES, at most 2¹⁸, are asked for. */
 	__device__ void wait(uint32_t bytes)

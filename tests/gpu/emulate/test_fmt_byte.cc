@@ -282,7 +282,7 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 		return result;
 	}
 	if (seed % 3) /* so slow that it is seen with few weights */
-		p.pace = { 1024, 1 << 10 };
+		p.pace = 1 << 10;
 	layouts[0] = byte_weight_map(&p, (wide ? world.w_placed : world.w).data(), world.stride);
 	layouts[1] = wide ? byte_input_map(world.kind, &p, world.x_wide.data() + (size_t)first * world.stride, world.stride * 2) :
 	    byte_input_map(world.kind, &p, world.x.data() + (size_t)first * world.stride, world.stride);

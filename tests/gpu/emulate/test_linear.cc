@@ -87,7 +87,7 @@ template <class T> static void compare(const char *name, const matrix<T> &w, con
 
 /* ---- linear_skinny ---- */
 
-static const struct pace_rate test_pace = { 1024, 1 << 10 }; /* so slow that it is seen with few weights */
+static const uint32_t test_pace = 1 << 10; /* so slow that it is seen with few weights */
 
 template <class T, bool GATED> static const char *run_skinny(const struct skinny_plan &plan,
     const std::vector<emulate_range> &before, uint64_t seed)
