@@ -63,14 +63,7 @@ template <class T, int DIM, int PARTS> __device__ static inline struct hopper_sh
 	parts.sums = (float *)(parts.slots + HOPPER_SLOTS * sizes::slot); /* results: [set][row], o, then (m, l) */
 	parts.maxima = parts.sums + BYTE_SETS * 16 * byte_row<DIM>;
 	parts.totals = parts.sums + sizes::results / sizeof(float);
-	parts.full = (mbarrier *)(parts.totals + sizes::totals / sizeof(float));
-	parts.empty = parts.full + sizes::stages;
-	parts.known = parts.empty + sizes::stages;
-	parts.forgotten = parts.known + HOPPER_SLOTS;
-	parts.stored = parts.forgotten + HOPPER_SLOTS;
-	parts.decided = parts.stored + 2;
-	parts.last = (int32_t *)(parts.decided + 2);
-	parts.first = (struct attention_unit *)(parts.last + 2);
+	hopper_place_barriers(&parts, parts.totals + sizes::totals / sizeof(float), sizes::stages);
 	return parts;
 }
 

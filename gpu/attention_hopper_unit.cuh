@@ -77,6 +77,19 @@ struct hopper_shared_parts {
 	struct attention_unit *first;     /* the block's: where its shares begin, when all units have been done */
 };
 
+/* What follows the parts of both kinds of kernels, from AT on. */
+__device__ static inline void hopper_place_barriers(struct hopper_shared_parts *parts, float *at, uint32_t stages)
+{
+	parts->full = (mbarrier *)at;
+	parts->empty = parts->full + stages;
+	parts->known = parts->empty + stages;
+	parts->forgotten = parts->known + HOPPER_SLOTS;
+	parts->stored = parts->forgotten + HOPPER_SLOTS;
+	parts->decided = parts->stored + 2;
+	parts->last = (int32_t *)(parts->decided + 2);
+	parts->first = (struct attention_unit *)(parts->last + 2);
+}
+
 template <class T, int DIM, int PARTS> __device__ static inline struct hopper_shared_parts hopper_parts(char *shared)
 {
 	typedef hopper_sizes<T, DIM, PARTS> sizes;
@@ -88,14 +101,7 @@ template <class T, int DIM, int PARTS> __device__ static inline struct hopper_sh
 	parts.maxima = (float *)(parts.weights + sizes::weights);
 	parts.sums = parts.maxima + sizes::words / sizeof(float);
 	parts.totals = parts.sums + sizes::words / sizeof(float);
-	parts.full = (mbarrier *)(parts.totals + sizes::totals / sizeof(float));
-	parts.empty = parts.full + sizes::stages;
-	parts.known = parts.empty + sizes::stages;
-	parts.forgotten = parts.known + HOPPER_SLOTS;
-	parts.stored = parts.forgotten + HOPPER_SLOTS;
-	parts.decided = parts.stored + 2;
-	parts.last = (int32_t *)(parts.decided + 2);
-	parts.first = (struct attention_unit *)(parts.last + 2);
+	hopper_place_barriers(&parts, parts.totals + sizes::totals / sizeof(float), sizes::stages);
 	return parts;
 }
 
