@@ -2,8 +2,8 @@
  *
  * Small kernels between two products live on round trips to L2, and each of these waits behind what all multiprocessors have asked
  * the memory for: behind the rings of all blocks, 24 MB, for 5 microseconds, where alone it takes less than one.  So while kernels
- * before it run a block asks for weights at three quarters of the speed at which the memory brings them to all blocks: it is hardly ever
- * idle, and hardly anybody waits for it.  When inputs are there they are asked for first, and then all weights that have room.
+ * before it run a block asks for weights at three quarters of the speed at which the memory brings them to all blocks: it is hardly
+ * ever idle, and hardly anybody waits for it.  When inputs are there they are asked for first, and then all weights that have room.
  *
  * Invariant: this decides when something is asked for, never what. */
 #ifndef PENSTOCK_GPU_PACE_CUH
