@@ -17,8 +17,8 @@
  * says which range of logits the end is likely to lie in, only that range is listed, and what is above it is summed for each piece.
  *
  * A weight exp((l − max) / T) ≤ 1 is taken in units of 2⁻⁴⁴, so that the sum of a vocabulary fits 64 bits and does not
- * depend on the order.  Only within a lane's part of a piece are floats added, in an order that is the same for every batch;
- * sums by sample_scan are relative to the piece's own largest logit. */
+ * depend on the order.  Only within a lane are floats added, in an order that is the same for every batch; sums by sample_scan are
+ * relative to the piece's own largest logit. */
 #ifndef PENSTOCK_GPU_SAMPLER_CUH
 #define PENSTOCK_GPU_SAMPLER_CUH
 
@@ -27,8 +27,8 @@
 #include <float.h>
 
 enum { SCAN_THREADS = 256, SCAN_WARPS = SCAN_THREADS / 32, SCAN_BLOCKS = 8, SCAN_EACH_MAX = 4, AT_ONCE = 2,
-	FILL_THREADS = 256, DRAW_SHARED_BYTES = SORT_ROOM * 8, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32,
-	PLAIN_EACH = 4, PLAIN_PIECES_MAX = PLAIN_THREADS * PLAIN_EACH };
+	FILL_THREADS = 256, PLAIN_THREADS = 256, PLAIN_WARPS = PLAIN_THREADS / 32, PLAIN_EACH = 4,
+	PLAIN_PIECES_MAX = PLAIN_THREADS * PLAIN_EACH };
 
 /* ---- The scan ---- */
 
@@ -176,16 +176,31 @@ static __device__ bool find_top(struct row *row, bool scanned, struct sample_sha
 	word own = 0;
 	bool finite = true, staged = row->pieces <= STAGED;
 
-	for (uint32_t p = threadIdx.x; p < row->pieces; p += DRAW_THREADS) {
-		float most = row->most[p];
-		word  entry = (word)key_of(most) << 32 | ~p;
+	for (uint32_t base = threadIdx.x; base < row->pieces; base += 2 * DRAW_THREADS) {
+		float most[2];
+		word  sums[2];
 
-		finite = finite && isfinite(most);
-		own = entry > own ? entry : own;
-		if (staged)
-			shared->most[p] = most;
-		if (staged && scanned)
-			shared->piece_sums[p] = row->sums[p];
+#pragma unroll
+		for (uint32_t n = 0; n < 2; n++) { /* loads that do not wait for each other */
+			bool some = base + n * DRAW_THREADS < row->pieces;
+
+			most[n] = some ? row->most[base + n * DRAW_THREADS] : -FLT_MAX;
+			sums[n] = some && staged && scanned ? row->sums[base + n * DRAW_THREADS] : 0;
+		}
+#pragma unroll
+		for (uint32_t n = 0; n < 2; n++) {
+			uint32_t p = base + n * DRAW_THREADS;
+			word     entry = (word)key_of(most[n]) << 32 | ~p;
+
+			if (p >= row->pieces)
+				break;
+			finite = finite && isfinite(most[n]);
+			own = entry > own ? entry : own;
+			if (staged)
+				shared->most[p] = most[n];
+			if (staged && scanned)
+				shared->piece_sums[p] = sums[n];
+		}
 	}
 	for (int o = 16; o; o >>= 1) {
 		word other = __shfl_xor_sync(~0u, own, o);

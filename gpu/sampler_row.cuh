@@ -53,18 +53,17 @@ struct sample_arrays {
 
 /* ---- Reading logits ---- */
 
-/* The few ids of a slot that change: kept out of the loops. */
-static DEVICE_NOINLINE __device__ float adjust_entry(const struct sample_params *params, const struct sample_bias *bias,
-    uint32_t bias_count, int bans, float logit, uint32_t i, uint16_t entry)
-{
-	return sampling_adjust(logit, entry, entry & SAMPLING_BIASED ? sampling_bias(bias, bias_count, (int32_t)i) : 0, bans, params);
-}
-
-/* What a row's slot and mask say of four logits in each of GROUPS. */
+/* What a row's slot and mask say of four logits in each of GROUPS, as it lies in memory: loads that nothing waits for. */
 template <uint32_t groups> struct changes {
 	uint64_t entries[groups];
-	uint32_t allowed[groups];
+	uint32_t words[groups]; /* of the mask */
 };
+
+/* The word of the row's mask that has ID; there is one of each that the row has not. */
+static __device__ inline uint32_t mask_word(const struct row *row, uint32_t id)
+{
+	return row->mask && id < row->count ? row->mask[id / 32] : ~0u;
+}
 
 /* Of logits FIRST … FIRST + 3, and with two groups those GAP further on; FIRST and GAP are multiples of 4. */
 template <uint32_t groups> static __device__ inline struct changes<groups> load_changes(const struct row *row, uint32_t first,
@@ -77,51 +76,92 @@ template <uint32_t groups> static __device__ inline struct changes<groups> load_
 		uint32_t id = first + g * gap;
 
 		ret.entries[g] = row->table && id < row->count ? *(const uint64_t *)(row->table + id) : 0;
-		ret.allowed[g] = row->mask && id < row->count ? row->mask[id / 32] >> id % 32 : 15;
-		if (id + 4 > row->count) { /* none, or not all are there */
-			ret.entries[g] &= id < row->count ? ~(~(uint64_t)0 << (row->count - id) * 16) : 0;
-			ret.allowed[g] |= id < row->count ? ~0u << (row->count - id) : 15;
-		}
-		for (uint32_t i = 0; i < row->guess_count; i++) { /* none at all but for speculation; they count as drawn */
-			uint32_t shift = (uint32_t)row->guesses[i] % 4 * 16;
-
-			if ((uint32_t)row->guesses[i] / 4 == id / 4)
-				ret.entries[g] = (ret.entries[g] & ~((uint64_t)0xffff << shift)) |
-				                 (uint64_t)sampling_count((uint16_t)(ret.entries[g] >> shift)) << shift;
-		}
+		ret.words[g] = mask_word(row, id);
 	}
 	return ret;
 }
 
-/* Those logits V as they are filtered.  A warp looks at few that have an entry: each lane at its next one at the same time. */
-template <uint32_t groups> static __device__ inline void adjust(const struct row *row, uint32_t first, uint32_t gap,
-    const struct changes<groups> &changes, float v[4 * groups])
+/* Entries of ids FIRST … FIRST + 3 once the row's guesses are counted as drawn: of rows that have some, which are few. */
+static DEVICE_NOINLINE __device__ uint64_t count_guesses(const int32_t *guesses, uint32_t count, uint32_t first, uint64_t entries)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t shift = (uint32_t)guesses[i] % 4 * 16;
+
+		if ((uint32_t)guesses[i] / 4 == first / 4)
+			entries = (entries & ~((uint64_t)0xffff << shift)) | (uint64_t)sampling_count((uint16_t)(entries >> shift)) << shift;
+	}
+	return entries;
+}
+
+struct eight {
+	float v[8];
+};
+
+/* Logits X, of FIRST … FIRST + 3 and those GAP further on, by entries LOW and HIGH, of which some are not 0.  Few logits have one:
+ * this is kept out of the loops, and lanes look at their next ones at the same time. */
+static DEVICE_NOINLINE __device__ struct eight adjust_some(const struct sample_params *params, const struct sample_bias *bias,
+    uint32_t bias_count, int bans, uint32_t first, uint32_t gap, uint64_t low, uint64_t high, struct eight x)
 {
 	uint32_t touched = 0;
 
 #pragma unroll
-	for (uint32_t i = 0; i < 4 * groups; i++) {
-		bool allowed = changes.allowed[i / 4] >> i % 4 & 1;
+	for (uint32_t i = 0; i < 8; i++)
+		touched |= (i < 4 ? low : high) >> i % 4 * 16 & 0xffff ? 1u << i : 0;
+	for (; touched; touched &= touched - 1) {
+		uint32_t at = (uint32_t)__ffs((int)touched) - 1, id = first + at / 4 * gap + at % 4;
+		uint16_t entry = (uint16_t)((at < 4 ? low : high) >> at % 4 * 16);
+		float    logit = x.v[0];
 
-		v[i] = allowed ? v[i] : SAMPLE_BANNED;
-		touched |= allowed && (changes.entries[i / 4] >> i % 4 * 16 & 0xffff) ? 1u << i : 0;
-	}
-	while (touched) {
-		uint32_t at = (uint32_t)__ffs((int)touched) - 1;
-		uint16_t entry = (uint16_t)((at < 4 ? changes.entries[0] : changes.entries[groups - 1]) >> at % 4 * 16);
-		float    x = v[0];
-
-		touched &= touched - 1;
-		if (!sampling_touches(entry, row->bans))
+		if (!sampling_touches(entry, bans))
 			continue;
 #pragma unroll
-		for (uint32_t i = 1; i < 4 * groups; i++)
-			x = at == i ? v[i] : x;
-		x = adjust_entry(row->params, row->bias, row->bias_count, row->bans, x, first + at / 4 * gap + at % 4, entry);
+		for (uint32_t i = 1; i < 8; i++)
+			logit = at == i ? x.v[i] : logit;
+		logit = sampling_adjust(logit, entry, entry & SAMPLING_BIASED ? sampling_bias(bias, bias_count, (int32_t)id) : 0, bans,
+		    params);
+#pragma unroll
+		for (uint32_t i = 0; i < 8; i++)
+			x.v[i] = at == i ? logit : x.v[i];
+	}
+	return x;
+}
+
+/* Those logits V as they are filtered. */
+template <uint32_t groups> static __device__ inline void adjust(const struct row *row, uint32_t first, uint32_t gap,
+    struct changes<groups> changes, float v[4 * groups])
+{
+#pragma unroll
+	for (uint32_t g = 0; g < groups; g++) {
+		uint32_t id = first + g * gap;
+
+		if (id + 4 > row->count) { /* none, or not all are there */
+			changes.entries[g] &= id < row->count ? ~(~(uint64_t)0 << (row->count - id) * 16) : 0;
+			changes.words[g] |= id < row->count ? ~0u << (row->count - id + id % 32) : ~0u;
+		}
+		if (row->guess_count)
+			changes.entries[g] = count_guesses(row->guesses, row->guess_count, id, changes.entries[g]);
+	}
+	if (changes.entries[0] | changes.entries[groups - 1]) {
+		struct eight x = {};
+
 #pragma unroll
 		for (uint32_t i = 0; i < 4 * groups; i++)
-			v[i] = at == i ? x : v[i];
+			x.v[i] = v[i];
+		x = adjust_some(row->params, row->bias, row->bias_count, row->bans, first, gap, changes.entries[0],
+		    groups > 1 ? changes.entries[groups - 1] : 0, x);
+#pragma unroll
+		for (uint32_t i = 0; i < 4 * groups; i++)
+			v[i] = x.v[i];
 	}
+	if (row->mask)
+#pragma unroll
+		for (uint32_t g = 0; g < groups; g++) {
+			uint32_t allowed = changes.words[g] >> (first + g * gap) % 32;
+
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++)
+				v[g * 4 + i] = allowed & 1u << i ? v[g * 4 + i] : SAMPLE_BANNED;
+		}
 }
 
 /* Logits FIRST … FIRST + 3 as they are; −INFINITY where there is none. */

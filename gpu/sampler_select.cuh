@@ -10,7 +10,9 @@
 #include "gpu/sampler_row.cuh"
 
 enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 6144, SORT_ROOM = 8192, BINS = 2048, STAGED = 1024,
-	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, TESTED = 3 };
+	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, JUDGED = 4,
+	TESTED = 3, DRAW_SHARED_BYTES = 73728 };
+static_assert(SORT_ROOM * 8 <= DRAW_SHARED_BYTES, "a draw has room to sort");
 static_assert(LIST_ROOM * 8 + SORT_MOST * 2 <= SORT_ROOM * 8 && LIST_ROOM + BINS / 2 <= SORT_ROOM,
     "behind the list lie the places of a sort, or the weights of bins");
 
@@ -32,11 +34,10 @@ struct sample_shared {
 	/* Of proposals (sampler_propose.cuh), of those of a round, and of those that are looked at. */
 	double   random[SAMPLE_PROPOSALS + 1];
 	word     proposals[SAMPLE_PROPOSALS];
-	word     targets[DRAW_WARPS], found_left[DRAW_WARPS];
-	uint32_t found_piece[DRAW_WARPS], ties[DRAW_WARPS], tested_ties[TESTED], verdicts[TESTED];
-	word     tested[TESTED];
+	uint32_t ties[DRAW_WARPS], judged_ties[JUDGED], verdicts[JUDGED];
+	word     judged[JUDGED];
 	word     above[TESTED][DRAW_WARPS];
-	struct bound bounds[TESTED];
+	struct bound bounds[JUDGED]; /* of those that are judged */
 };
 
 /* ---- Sums over a block ---- */

@@ -285,7 +285,8 @@ static void fill_wide_rows(batch_of_rows *batch, bool extras)
 }
 
 /* Rows without top_k, by ways that keep most, some and next to nothing of what is proposed: of equal logits, flat, steep, with a
- * few that stand out, and with all weight in one id.  EXTRAS: with penalties, with masks of half of all ids and of one. */
+ * few that stand out, and with all weight in one id.  EXTRAS: with penalties, or what has most weight due to slot 2 and to guesses;
+ * with masks of half of all ids and of one. */
 static void fill_proposed_rows(batch_of_rows *batch, bool extras)
 {
 	static const struct sample_params ways[] = {
@@ -296,6 +297,8 @@ static void fill_proposed_rows(batch_of_rows *batch, bool extras)
 	uint64_t random = 99;
 
 	fill_slots(batch, &random);
+	for (int i = 0; extras && i < vocab / 4; i++)
+		batch->slots[1].table[random_word(&random) % (uint32_t)vocab] = (uint16_t)(1 + i % 3);
 	for (int shape = 0; shape < 5; shape++) {
 		for (const struct sample_params &way : ways) {
 			for (int i = 0; i < 4; i++) {
@@ -308,10 +311,15 @@ static void fill_proposed_rows(batch_of_rows *batch, bool extras)
 					logits[random_word(&random) % (uint32_t)vocab] = shape == 3 ? 9 - (float)n * 0.4f : 200;
 				if (extras && i % 2) {
 					job->params.repetition = 1.2f;
-					job->params.presence = 0.5f;
+					job->params.presence = i == 1 ? -3 : 0.5f;
+					job->params.frequency = i == 1 ? -1 : 0;
 					job->slot = 1 + (uint32_t)i % SLOTS;
 					job->bias_count = (uint32_t)batch->slots[job->slot - 1].bias.size();
 				}
+				for (job->guess_count = 0; extras && i == 1 && shape % 2 && job->guess_count < 5; job->guess_count++)
+					job->guesses[job->guess_count] = (int32_t)(random_word(&random) % (uint32_t)vocab);
+				for (uint32_t g = 0; g < job->guess_count; g++)
+					logits[job->guesses[g]] = 6;
 				if (extras && i >= 2) {
 					job->mask = add_mask(batch, &random, i == 2 ? 50 : 0);
 					if (i == 3) {
