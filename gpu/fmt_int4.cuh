@@ -994,6 +994,8 @@ template <class T> __device__ static inline void int4_one_load(const struct int4
 			if ((first + i) * threads + thread < chunks)
 				room.put(first + i, values[i]);
 	}
+	if (thread >= chunks) /* which brings nothing of the row */
+		early();
 	if (some && thread == (there - 1) % threads) { /* once more, without what is behind the last column */
 		uint4 v = from[there - 1 - thread];
 

@@ -765,7 +765,8 @@ static void test_heads(void)
 		uint32_t          columns, blocks;
 	} cases[] = { { { 4, 1, 16, 4, 4, true, false }, 4, 320, 5 }, { { 3, 2, 64, 64, 16, false, true }, 0, 288, 7 },
 		{ { 5, 1, 22, 2, 11, true, false }, 9, 203, 3 }, { { 2, 1, 64, 64, 32, true, true }, SPEC_Q8_0, 640, 4 },
-		{ { 3, 2, 64, 64, 0, true, true }, 2, 512, 9 } };
+		{ { 3, 2, 64, 64, 0, true, true }, 2, 512, 9 },
+		{ { 5, 2, 64, 64, 32, true, true }, 0, 64, 9 } }; /* more pairs of outputs in a panel than threads bring the row */
 
 	for (const auto &c : cases) {
 		struct stored stored;
