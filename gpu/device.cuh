@@ -38,6 +38,10 @@ struct tensor_layout {
 	enum swizzle swizzle;
 };
 
+/* Columns of wgmma that there are here (WGMMA_EACH). */
+template <int N>
+static constexpr bool wgmma_width = N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 176 || N == 208 || N == 256;
+
 #ifdef __CUDACC__
 
 #include <cuda.h>
@@ -456,6 +460,11 @@ template <> struct wgmma_sum<int8_t> {
 	"%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "    \
 	"%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
 	"%126, %127"
+#define WGMMA_NAMES_176                                                                                                           \
+	WGMMA_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "  \
+	"%84, %85, %86, %87"
+#define WGMMA_NAMES_208                                                                                                           \
+	WGMMA_NAMES_176 ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103"
 #define WGMMA_FOUR(c, d, i) c(d[i]), c(d[(i) + 1]), c(d[(i) + 2]), c(d[(i) + 3])
 #define WGMMA_SIXTEEN(c, d, i) WGMMA_FOUR(c, d, i), WGMMA_FOUR(c, d, (i) + 4), WGMMA_FOUR(c, d, (i) + 8), WGMMA_FOUR(c, d, (i) + 12)
 #define WGMMA_SUMS_8(c, d) WGMMA_FOUR(c, d, 0)
@@ -463,6 +472,8 @@ template <> struct wgmma_sum<int8_t> {
 #define WGMMA_SUMS_32(c, d) WGMMA_SIXTEEN(c, d, 0)
 #define WGMMA_SUMS_64(c, d) WGMMA_SIXTEEN(c, d, 0), WGMMA_SIXTEEN(c, d, 16)
 #define WGMMA_SUMS_128(c, d) WGMMA_SUMS_64(c, d), WGMMA_SIXTEEN(c, d, 32), WGMMA_SIXTEEN(c, d, 48)
+#define WGMMA_SUMS_176(c, d) WGMMA_SUMS_128(c, d), WGMMA_SIXTEEN(c, d, 64), WGMMA_FOUR(c, d, 80), WGMMA_FOUR(c, d, 84)
+#define WGMMA_SUMS_208(c, d) WGMMA_SUMS_176(c, d), WGMMA_SIXTEEN(c, d, 88)
 #define WGMMA_SUMS_256(c, d)                                                                                          \
 	WGMMA_SUMS_128(c, d), WGMMA_SIXTEEN(c, d, 64), WGMMA_SIXTEEN(c, d, 80), WGMMA_SIXTEEN(c, d, 96), WGMMA_SIXTEEN(c, d, 112)
 
@@ -473,6 +484,8 @@ template <> struct wgmma_sum<int8_t> {
 	CASE(c, types, 32, "%16", "%17", "%18", "%19", "%20", "%21", "%22")     \
 	CASE(c, types, 64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")     \
 	CASE(c, types, 128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")    \
+	CASE(c, types, 176, "%88", "%89", "%90", "%91", "%92", "%93", "%94")    \
+	CASE(c, types, 208, "%104", "%105", "%106", "%107", "%108", "%109", "%110") \
 	CASE(c, types, 256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 
 /* a and b in shared memory. */
@@ -506,7 +519,7 @@ template <class A> struct wgmma_same<A, A> {
 template <class T, int N, int TRANS_A = 0, int TRANS_B = 0> __device__ static inline void wgmma_ss(
     typename wgmma_sum<T>::type *acc, uint64_t desc_a, uint64_t desc_b, int keep_acc)
 {
-	static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "no such wgmma here: add it to WGMMA_EACH");
+	static_assert(wgmma_width<N>, "no such wgmma here: add it to WGMMA_EACH");
 	static_assert(sizeof(T) == 2 || (!TRANS_A && !TRANS_B), "8-bit operands are K-major");
 	if constexpr (wgmma_same<T, __nv_bfloat16>::value) {
 		WGMMA_EACH(WGMMA_SS_16BIT, "+f", ".f32.bf16.bf16")
@@ -523,7 +536,7 @@ template <class T, int N, int TRANS_A = 0, int TRANS_B = 0> __device__ static in
 template <class T, int N, int TRANS_B = 0> __device__ static inline void wgmma_rs(typename wgmma_sum<T>::type *acc,
     const uint32_t a[4], uint64_t desc_b, int keep_acc)
 {
-	static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "no such wgmma here: add it to WGMMA_EACH");
+	static_assert(wgmma_width<N>, "no such wgmma here: add it to WGMMA_EACH");
 	static_assert(sizeof(T) == 2 || !TRANS_B, "8-bit operands are K-major");
 	if constexpr (wgmma_same<T, __nv_bfloat16>::value) {
 		WGMMA_EACH(WGMMA_RS_16BIT, "+f", ".f32.bf16.bf16")

@@ -13,8 +13,9 @@
  *
  * Own kernels (option batcher.kernels).  own: up to 64 rows go to linear_skinny, if it takes the shape and its row 0 has the
  * reference's bits, by the fastest of its variants, timed as dependent launches; the library's time stands beside its own in
- * the notes, and with auto the library is taken where it is faster.  portable: all products of 16-bit types go to
- * linear_portable, which agrees with itself; no bits are compared with cuBLASLt's.
+ * the notes, and with auto the library is taken where it is faster.  Gate and up with silu are one kernel, linear_skinny or for
+ * more rows linear_wide, where that has the bits of two, and with auto where it is faster than they are.  portable: all products
+ * of 16-bit types go to linear_portable, which agrees with itself; no bits are compared with cuBLASLt's.
  */
 #include "gpu/linear_own.h"
 #include "gpu/linear_skinny.cuh"
@@ -43,6 +44,8 @@ struct plan {
 	int      gated_tried, gated; /* with silu in the epilogue; gated: its bits are those of two kernels, and it is no slower */
 	float    gated_us;
 	struct skinny_variant gated_variant;
+	int      wide_tried, wide; /* the same of linear_wide, of more rows */
+	float    two_us, wide_us;  /* of the two kernels, and of the one */
 };
 
 /* Row 0 of a shape's product with the random row 0, from the first size that was met. */
@@ -650,6 +653,10 @@ const char *cuda_notes(struct backend *b, uint32_t index)
 	if (plan->gated_tried)
 		snprintf(linear->note + strlen(linear->note), sizeof linear->note - strlen(linear->note), "; %s, %.1f us by %s",
 		    plan->gated ? "with silu" : "not with silu", (double)plan->gated_us, words_of_variant(&plan->gated_variant, 1, words));
+	if (plan->wide_tried)
+		snprintf(linear->note + strlen(linear->note), sizeof linear->note - strlen(linear->note),
+		    "; %s, %.1f us, in two kernels %.1f us", plan->wide ? "with silu" : "not with silu", (double)plan->wide_us,
+		    (double)plan->two_us);
 	return linear->note;
 }
 
@@ -959,6 +966,39 @@ static enum status consider_gated(struct cuda_backend *cuda, const struct linear
 	return status == STATUS_UNSUPPORTED ? STATUS_OK : status;
 }
 
+/* The same for linear_wide, which has one variant. */
+static enum status consider_wide(struct backend *b, const struct linear_job *job, struct activation *gate_up, struct activation *y,
+    struct plan *plan)
+{
+	struct cuda_backend         *cuda = cuda_of(b);
+	const struct backend_weight *weights[LINEAR_ROTATE_MAX];
+	const struct cuda_rows      *both = rows_of(gate_up);
+	const size_t   bytes = job->w->rows / 2 * element_bytes(cuda);
+	const uint32_t count = linear_same_shape(cuda, job->w, weights), launches = linear_launches(job->rows);
+	const bool     timed = job->w->bytes >= TIMED_BYTES;
+	char          *two = first_row(cuda, job->y, bytes), *one;
+	enum status    status = two ? linear_wide(cuda, job) : STATUS_NOMEM;
+
+	plan->wide_tried = 1;
+	one = status ? NULL : first_row(cuda, job->y, bytes);
+	if (one && memcmp(one, two, bytes) == 0) {
+		plan->wide_us = timed ? time_launches(cuda, launches, [&](uint32_t i) {
+			struct linear_job each = *job;
+
+			each.w = weights[i % count];
+			return linear_wide(cuda, &each) == STATUS_OK;
+		}) : 1;
+		plan->two_us = timed ? time_launches(cuda, launches, [&](uint32_t i) {
+			return !linear_run(cuda, weights[i % count], job->x, job->x_stride, job->rows, both->data, both->stride, 0) &&
+			    !cuda_silu_gate(b, gate_up, y);
+		}) : 1;
+		plan->wide = plan->wide_us > 0 && (!cuda->fastest || plan->wide_us <= plan->two_us);
+	}
+	free(two);
+	free(one);
+	return status == STATUS_UNSUPPORTED || !status ? cuda->fault : status;
+}
+
 enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, const struct activation *x,
     struct activation *gate_up, struct activation *y)
 {
@@ -970,11 +1010,11 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 
 	if (cuda->step.batch && w->data && !w->int4 && w->input == WEIGHT_INPUT_FLOAT && w->columns == from->width &&
 	    w->rows == 2 * (uint64_t)to->width && job.rows && job.rows <= from->rows && job.rows <= to->rows && plan &&
-	    (plan->gated || (cuda->step.own && plan->gated_us > 0))) {
+	    (plan->gated || plan->wide || (cuda->step.own && plan->gated_us > 0))) {
 		if (rows_settle(cuda, from))
 			return cuda->fault;
 		cuda->step.launches++;
-		status = linear_skinny(cuda, &job, &plan->gated_variant);
+		status = plan->wide ? linear_wide(cuda, &job) : linear_skinny(cuda, &job, &plan->gated_variant);
 		if (status != STATUS_UNSUPPORTED) {
 			rows_written(to);
 			return status;
@@ -992,10 +1032,13 @@ enum status cuda_linear_silu(struct backend *b, const struct backend_weight *w, 
 	status = cuda_linear(b, w, NULL, x, gate_up);
 	status = status ? status : cuda_silu_gate(b, gate_up, y);
 	plan = find_plan(cuda, w, cuda->step.rows, 0);
-	if (!status && cuda->rehearsing && !cuda->step.recording && w->data && !w->int4 && plan && plan->own_us > 0 &&
-	    !plan->own_differs && !plan->gated_tried && w->input == WEIGHT_INPUT_FLOAT)
+	if (status || !cuda->rehearsing || cuda->step.recording || !w->data || w->int4 || !plan || w->input != WEIGHT_INPUT_FLOAT)
+		return status;
+	if (plan->own_us > 0 && !plan->own_differs && !plan->gated_tried)
 		return consider_gated(cuda, &job, plan);
-	return status;
+	if (cuda->kernels == KERNELS_OWN && plan->way == WAY_LIBRARY && job.rows > LINEAR_SKINNY_ROWS && !plan->wide_tried)
+		return consider_wide(b, &job, gate_up, y, plan);
+	return STATUS_OK;
 }
 
 enum status cuda_logits(struct backend *b, struct activation *x, const struct activation *residual_in,

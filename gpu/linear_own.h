@@ -1,4 +1,5 @@
-/* linear_own.h: our own kernels of linear layers (linear_skinny.cuh, linear_portable.cuh), as linear.cu launches them. */
+/* linear_own.h: our own kernels of linear layers (linear_skinny.cuh, linear_wide.cuh, linear_portable.cuh), as linear.cu launches
+ * them. */
 #ifndef PENSTOCK_GPU_LINEAR_OWN_H
 #define PENSTOCK_GPU_LINEAR_OWN_H
 
@@ -20,10 +21,11 @@ struct linear_job {
 	const struct head_target *heads;
 };
 
-/* Both: STATUS_UNSUPPORTED where there is no such kernel for the product, or for this variant of it, or for this device. */
+/* STATUS_UNSUPPORTED where there is no such kernel for the product, or for this variant of it, or for this device. */
 struct skinny_variant;
 enum status linear_skinny(struct cuda_backend *cuda, const struct linear_job *job, const struct skinny_variant *variant);
 enum status linear_portable(struct cuda_backend *cuda, const struct linear_job *job);
+enum status linear_wide(struct cuda_backend *cuda, const struct linear_job *job); /* gated, of more rows */
 
 /* fmt_byte_large.cu: the product P with the weights of W and rounded rows Q. */
 struct byte_product;

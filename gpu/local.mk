@@ -1,8 +1,8 @@
 # penstock-cuda.so: loaded by penstockd when batcher.backend = cuda.  To add a file: one line in gpu_sources.
 # Objects are named NAME_cu.o: make's built-in link rule would take NAME.cu.o for a program built from NAME.cu.
-gpu_sources = entry backend driver tensor step weight load load_host linear linear_own fmt_int4 fmt_byte fmt_byte_large rows kv attention attention_byte sampler
+gpu_sources = entry backend driver tensor step weight load load_host linear linear_own linear_wide fmt_int4 fmt_byte fmt_byte_large rows kv attention attention_byte sampler
 # Own kernels: the build fails where one of theirs spills registers or has its wgmma serialised.
-gpu_strict = linear_own fmt_byte fmt_byte_large fmt_int4 attention attention_byte
+gpu_strict = linear_own linear_wide fmt_byte fmt_byte_large fmt_int4 attention attention_byte
 gpu_shapes = glm4-9b glm4-32b glm4-9b-fp8 glm4-32b-fp8 glm4-9b-int4 glm4-32b-int4 glm4-9b-2-layers glm4-32b-2-layers \
 	glm4-9b-2-layers-fp8 glm4-9b-2-layers-int8
 # Each header in the line of its family.
@@ -10,7 +10,7 @@ EXTRA_DIST += $(gpu_sources:%=gpu/%.cu)
 EXTRA_DIST += gpu/cuda.h gpu/device.cuh gpu/metadata.h gpu/block.cuh gpu/types.cuh gpu/convert.cuh gpu/choose.c gpu/choose.h \
 	gpu/fault.c gpu/fault.h gpu/postponed.h gpu/launch.cuh
 EXTRA_DIST += gpu/decode.cuh gpu/stored.c gpu/stored.h gpu/upload.c gpu/upload.h
-EXTRA_DIST += gpu/linear_skinny.cuh gpu/linear_portable.cuh gpu/linear_own.h
+EXTRA_DIST += gpu/linear_skinny.cuh gpu/linear_wide.cuh gpu/linear_portable.cuh gpu/linear_own.h
 EXTRA_DIST += gpu/fmt_int4.cuh gpu/fmt_int4_folded.cuh gpu/fmt_int4_wide.cuh gpu/fmt_octet.cuh gpu/int4_choose.h
 EXTRA_DIST += gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh gpu/pace.cuh
 EXTRA_DIST += gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh gpu/attention_plain.cuh gpu/attention_prefill.cuh \

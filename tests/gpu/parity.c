@@ -1373,7 +1373,8 @@ static void run_all(struct totals *totals)
 		{ 131, 64, 1 }, { 4096, 4096, 32 } };
 	static const struct {
 		uint32_t n, k, rows;
-	} gated[] = { { 8, 64, 1 }, { 1536, 576, 5 }, { 1704, 192, 64 }, { 2304, 512, 16 }, { 100, 200, 9 }, { 512, 128, 70 } };
+	} gated[] = { { 8, 64, 1 }, { 1536, 576, 5 }, { 1704, 192, 64 }, { 2304, 512, 16 }, { 100, 200, 9 }, { 512, 128, 70 },
+		{ 1000, 192, 130 }, { 104, 128, 300 }, { 13696, 64, 100 }, { 13696, 64, 256 } }; /* of more than 64 rows by linear_wide */
 	static const uint32_t byte_rows[] = { 1, 5, 16, 33, 64, 70, 130, 300, 1030 }; /* the last two for int8's kernel of many rows */
 	static const uint32_t four_bit_rows[] = { 1, 9, 20, 40, 70, 300 }; /* by mma.sync, by wgmma, rounded first */
 	static const uint32_t widths[] = { 8, 24, 77, 128, 576, 4096, 6144, 13700 };

@@ -600,7 +600,7 @@ template <class T, int N, int TRANS_A = 0, int TRANS_B = 0> static inline void w
 {
 	emulate_wgmma_call call = { emulate_type_of<T>::value, N, TRANS_A, TRANS_B, keep_acc != 0, 0, desc_a, desc_b, {}, acc };
 
-	static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "no such wgmma here: add it to WGMMA_EACH");
+	static_assert(wgmma_width<N>, "no such wgmma here: add it to WGMMA_EACH");
 	static_assert(sizeof(T) == 2 || (!TRANS_A && !TRANS_B), "8-bit operands are K-major");
 	emulate_wgmma(&call);
 }
@@ -611,7 +611,7 @@ template <class T, int N, int TRANS_B = 0> static inline void wgmma_rs(typename 
 	emulate_wgmma_call call = { emulate_type_of<T>::value, N, 0, TRANS_B, keep_acc != 0, 1, 0, desc_b, { a[0], a[1], a[2], a[3] },
 		acc };
 
-	static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "no such wgmma here: add it to WGMMA_EACH");
+	static_assert(wgmma_width<N>, "no such wgmma here: add it to WGMMA_EACH");
 	static_assert(sizeof(T) == 2 || !TRANS_B, "8-bit operands are K-major");
 	emulate_wgmma(&call);
 }

@@ -1,10 +1,11 @@
 /* test_linear.cc: our own kernels of linear layers under the emulator: linear_skinny.cuh in every size that is built and in many
- * variants, linear_portable.cuh, on odd shapes, against sums in double.  What pads rows is NaN, what lies beyond an output must
- * stay as it was, and row 0 has the same bits whatever stands beside it, on however many blocks. */
+ * variants, linear_wide.cuh, linear_portable.cuh, on odd shapes, against sums in double.  What pads rows is NaN, what lies beyond
+ * an output must stay as it was, and row 0 has the same bits whatever stands beside it, on however many blocks. */
 #include "heads.h"
 
 #include "gpu/linear_portable.cuh"
 #include "gpu/linear_skinny.cuh"
+#include "gpu/linear_wide.cuh"
 
 #include <type_traits>
 
@@ -415,6 +416,63 @@ template <class T> static void portable_shapes(void)
 	}
 }
 
+/* ---- linear_wide ---- */
+
+/* y of the product on BLOCKS, against sums and against what linear_skinny makes of the first rows. */
+template <class T, int TILES, int N> static void wide(uint32_t outputs, uint32_t k, uint32_t rows, uint32_t blocks)
+{
+	const matrix<T>      w(2 * outputs, k), x(rows, k);
+	const struct tensor_layout weights = wide_map(type_of<T>(), w.data(), w.rows, k, w.stride, N / 2);
+	const struct tensor_layout inputs = wide_map(type_of<T>(), x.data(), rows, k, x.stride, wide_rows(TILES));
+	const uint32_t       few = rows < SKINNY_TOKENS_MAX ? rows : (uint32_t)SKINNY_TOKENS_MAX;
+	struct wide_product  p = wide_cut(outputs, k, rows, TILES, N, 1);
+	struct skinny_variant v = { 2, 2, 1, 2, 0, 0 };
+	matrix<T>            first(few, k);
+	output<T>            y(rows, outputs, false);
+	uint32_t             mark = 0;
+	tensor_map           w_map, x_map;
+	const char          *error;
+	char                 name[100];
+	std::vector<float>   row;
+
+	snprintf(name, sizeof name, "wide, %d tiles of %d, %u x %u, %u rows, %u blocks", TILES, N, outputs, k, rows, blocks);
+	y.stride = outputs + PAD + 1; /* even */
+	y.narrow.assign((size_t)rows * y.stride, from_float<T>(NAN));
+	p.y = y.data();
+	p.y_stride = y.stride;
+	p.mark = &mark;
+	p.mark_value = 78;
+	expect(wide_takes(outputs, k, w.stride, x.stride, y.data(), y.stride), "%s: refused", name);
+	expect(!tensor_map_encode(&weights, &w_map) && !tensor_map_encode(&inputs, &x_map), "%s: a tensor map was refused", name);
+	error = emulate(blocks < p.tiles ? blocks : p.tiles, WIDE_THREADS, wide_shared_bytes(TILES, N),
+	    { .seed = rows + k, .before = { { (void *)x.data(), x.values.size() * sizeof(T) }, y.range() } },
+	    [&] { wide_kernel<T, 1, TILES, N>(w_map, x_map, p); });
+	expect(!error, "%s: %s", name, error);
+	expect(mark == 78, "%s: no mark", name);
+	compare(name, w, x, y, true);
+	memcpy(first.values.data(), x.values.data(), first.values.size() * sizeof(T));
+	row = skinny<T, true>(name, w, first, v, false, 4);
+	for (uint32_t o = 0; o < outputs; o++)
+		expect(row[o] == y.at(0, o), "%s: output %u is %g, of linear_skinny %g", name, o, (double)y.at(0, o), (double)row[o]);
+}
+
+static void wide_sizes(void)
+{
+	struct wide_size size = wide_choose(13696, 256, 66);
+
+	wide<__nv_bfloat16, 1, 176>(88, 64, 70, 2);
+	wide<__nv_bfloat16, 1, 208>(112, 320, 128, 1);
+	wide<__nv_bfloat16, 2, 176>(360, 192, 130, 3);
+	wide<__nv_bfloat16, 2, 208>(208, 128, 300, 2);
+	wide<__half, 1, 176>(184, 128, 90, 2);
+	wide<__half, 2, 208>(16, 448, 256, 1);
+	expect(size.tiles == 2 && size.n == 208, "GLM-4-9B takes tiles of %d", size.n);
+	size = wide_choose(23040, 65, 66);
+	expect(size.tiles == 1 && size.n == 176, "GLM-4-32B takes tiles of %d", size.n);
+	expect(!wide_takes(100, 64, 64, 64, NULL, 8) && !wide_takes(8, 72, 72, 72, NULL, 8) && !wide_takes(8, 64, 64, 64, NULL, 9),
+	    "outputs, inputs and strides that have no kernel are taken");
+}
+
 int main(void)
 {
 	SKIP_UNDER_THREAD_SANITIZER;
@@ -432,6 +490,7 @@ int main(void)
 	layouts();
 	trials();
 	refusals();
+	wide_sizes();
 	portable_shapes<__nv_bfloat16>();
 	portable_shapes<__half>();
 	return finish("linear");
