@@ -233,7 +233,8 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ int32_t draw_proposal
 		if (!(params->top_p < 1))
 			id = first_kept({ KEY_LEAST, UINT32_MAX }, (round + 1) * PROPOSED, shared);
 		else if (round == 0)
-			id = first_in_mass<adjusted>(row, target_of((double)params->top_p, total), params->top_p >= MASS_LEAST, shared);
+			id = first_in_mass<adjusted>(row, target_of((double)params->top_p, total), total, params->top_p >= MASS_LEAST,
+			    shared);
 	}
 	*ret_total = total;
 	return id;

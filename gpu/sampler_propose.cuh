@@ -2,8 +2,9 @@
  * All functions are called by all threads of a block of DRAW_THREADS.
  *
  * Whether an id is kept says the weight of what is larger.  What sample_scan left of pieces says between which bounds that lies,
- * and is enough where few ids have most of the weight; else one pass over the pieces that hold something larger sums it, for a
- * few ids at a time. */
+ * and is enough where few ids have most of the weight; else a pass over the pieces that hold something larger sums it.  That an id
+ * is kept is known as soon as what is not larger weighs enough, which is most often after a part of the pieces, and then the pass
+ * ends: where it does differs from run to run, what is drawn does not. */
 #ifndef PENSTOCK_GPU_SAMPLER_PROPOSE_CUH
 #define PENSTOCK_GPU_SAMPLER_PROPOSE_CUH
 
@@ -159,35 +160,50 @@ static __device__ inline void add_to(struct long_sum *sum, float x)
 	sum->rest += x - (rounded - 16);
 }
 
-/* The weights of all that is larger than each of COUNT bounds, the first of which is the least one; equal logits in a bound's own
- * piece lack.  Pieces are no more than PASSED. */
-template <bool adjusted> static DEVICE_NOINLINE __device__ void sum_above(const struct row *from, const struct bound *of,
-    uint32_t count, word ret[TESTED], struct sample_shared *shared)
+/* What is not larger than a proposal is summed in units of 2⁻¹¹, rounded down, every TOLD_EACH pieces of a warp. */
+enum { TOLD_EACH = 4, TOLD_SHIFT = 44 - 11, MULTIPLE_SHIFT = 19 - 11 };
+static_assert((uint64_t)PASSED * PIECE << 11 <= 1u << 30, "sums of them fit 31 bits");
+
+/* By a pass: does what is larger than ONE, a proposal whose logit has TIES, weigh less than TARGET of TOTAL?  Pieces are no more
+ * than PASSED.  Not larger are all of the pieces without anything larger, and of others their sums less what is larger: rounding in
+ * any of these is less than 2⁻¹⁴ of TOTAL, so where they say that it does, what is larger would have said so in the end. */
+template <bool adjusted> static DEVICE_NOINLINE __device__ bool is_in_mass(const struct row *from, word one, uint32_t ties,
+    word target, word total, struct sample_shared *shared)
 {
 	constexpr uint32_t stages = ring<adjusted>::stages, ahead = stages - 1, bytes = ring<adjusted>::bytes;
-	struct row   row = *from; /* in registers */
-	uint32_t     lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = 0, *pieces = shared->bins + warp * (PASSED / DRAW_WARPS);
-	char        *stage = shared_memory() + warp * bytes, *last = stage + bytes - ring<adjusted>::stage;
-	struct bound bounds[TESTED];
-	struct long_sum sums[TESTED] = {};
-	uint32_t     words[2], next[2] = {}; /* of the mask */
+	struct row row = *from; /* in registers */
+	struct bound    bound = bound_of(one);
+	struct long_sum above = {};
+	uint32_t   lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = 0, *pieces = shared->bins + warp * (PASSED / DRAW_WARPS);
+	uint32_t   begin = warp * bytes, at = 0; /* of the ring; the next stage in it */
+	uint32_t   words[2], next[2] = {};       /* of the mask */
+	uint32_t   told = 0u - 2;                /* of this lane; what is rounded off, and rests, are less than 2 */
+	bool       decided;
+	word       all = 0, sum, equal = ties * weight_of_entry(from, (uint32_t)(one >> 32));
+	word       room = target > equal ? target - equal : 0; /* for what is larger */
+	int        enough = (int)((total - room + (total >> 14)) >> TOLD_SHIFT) + 1;
 
-#pragma unroll
-	for (uint32_t i = 0; i < TESTED; i++)
-		bounds[i] = of[min(i, count - 1)];
-	for (uint32_t first = warp; first < row.pieces; first += 32 * DRAW_WARPS) { /* this warp's pieces that hold something larger */
-		uint32_t p = first + lane * DRAW_WARPS;
-		bool     some = p < row.pieces && row.most[p] >= least_in(&bounds[0], p);
+	if (threadIdx.x == 0) {
+		shared->below = 0;
+		shared->left = room;
+	}
+	__syncthreads();
+	for (uint32_t base = warp; base < row.pieces; base += 32 * DRAW_WARPS) { /* this warp's pieces that hold something larger */
+		uint32_t p = base + lane * DRAW_WARPS;
+		bool     some = p < row.pieces && row.most[p] >= least_in(&bound, p);
 		uint32_t lanes = __ballot_sync(~0u, some);
 
 		if (some)
 			pieces[n + (uint32_t)__popc(lanes & ((1u << lane) - 1))] = p;
+		else if (p < row.pieces)
+			told += (uint32_t)(row.sums[p] >> TOLD_SHIFT);
 		n += (uint32_t)__popc(lanes);
 	}
 	__syncwarp();
 	for (uint32_t i = 0; i < n + ahead; i++) {
 		uint32_t now;
-		float    v[8], w[8];
+		float    v[8], larger = 0, least;
+		char    *stage = shared_memory() + begin + at;
 
 		if (i < n) {
 			copy_piece(&row, pieces[i], stage);
@@ -195,7 +211,8 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void sum_above(const 
 				copy_entries(&row, pieces[i], stage);
 		}
 		cp_async_commit();
-		stage = stage == last ? last + ring<adjusted>::stage - bytes : stage + ring<adjusted>::stage; /* the oldest one */
+		at = at == bytes - ring<adjusted>::stage ? 0 : at + ring<adjusted>::stage; /* the oldest one */
+		stage = shared_memory() + begin + at;
 		if (adjusted && row.mask) {
 			words[0] = next[0];
 			words[1] = next[1];
@@ -227,48 +244,48 @@ template <bool adjusted> static DEVICE_NOINLINE __device__ void sum_above(const 
 #pragma unroll
 			for (uint32_t j = 0; j < 8; j++)
 				v[j] = words[j / 4] >> lane * 4 % 32 & 1u << j % 4 ? v[j] : SAMPLE_BANNED;
+		least = least_in(&bound, now);
 #pragma unroll
-		for (uint32_t j = 0; j < 8; j++)
-			w[j] = share_of(v[j], row.top, row.scale); /* of −INFINITY 0 */
-#pragma unroll
-		for (uint32_t k = 0; k < TESTED; k++) {
-			float least = least_in(adjusted ? &of[k] : &bounds[k], now), sum = 0; /* registers are few */
+		for (uint32_t j = 0; j < 8; j++) /* exact, and without predicates, which are few; of −INFINITY 0 */
+			larger = fmaf(share_of(v[j], row.top, row.scale), v[j] >= least ? 1.0f : 0.0f, larger);
+		add_to(&above, larger);
+		if ((i - ahead) % TOLD_EACH == TOLD_EACH - 1) {
+			uint32_t more = told - (above.multiples >> MULTIPLE_SHIFT);
+			int      below = 0; /* of all warps */
 
-			if (k >= count)
+			told = above.multiples >> MULTIPLE_SHIFT;
+			if (lane < TOLD_EACH)
+				more += (uint32_t)(row.sums[pieces[i - ahead - lane]] >> TOLD_SHIFT);
+			more = __reduce_add_sync(~0u, more);
+			if (lane == 0)
+				below = atomicAdd(&shared->below, (int)more) + (int)more;
+			if (__shfl_sync(~0u, below, 0) >= enough)
 				break;
-#pragma unroll
-			for (uint32_t j = 0; j < 8; j++)
-				sum = fmaf(w[j], v[j] >= least ? 1.0f : 0.0f, sum); /* exact, and without predicates, which are few */
-			add_to(&sums[k], sum);
 		}
 	}
 	cp_async_wait<0>();
-#pragma unroll
-	for (uint32_t k = 0; k < TESTED; k++) {
-		word sum = ((word)sums[k].multiples << 25) + (word)(int64_t)(sums[k].rest * UNIT);
-
-		for (int o = 16; o; o >>= 1)
-			sum += __shfl_xor_sync(~0u, sum, o);
-		if (lane == 0)
-			shared->above[k][warp] = sum;
-	}
+	sum = ((word)above.multiples << 25) + (word)(int64_t)(above.rest * UNIT);
+	for (int o = 16; o; o >>= 1)
+		sum += __shfl_xor_sync(~0u, sum, o);
+	if (lane == 0)
+		shared->sums[warp] = sum;
 	__syncthreads();
-	for (uint32_t k = 0; k < TESTED; k++) {
-		ret[k] = 0;
-		for (uint32_t other = 0; other < DRAW_WARPS; other++)
-			ret[k] += shared->above[k][other];
-	}
+	for (uint32_t other = 0; other < DRAW_WARPS; other++)
+		all += shared->sums[other];
+	decided = shared->below >= enough;
+	decided = decided || all < shared->left;
 	__syncthreads();
+	return decided;
 }
 
-/* The first proposal of the first round that top_p keeps: what is larger weighs less than TARGET; −1: it is not among the few that
- * are looked at, or not to be found without a pass while PASSES is false.  It is larger than all before it, so only such need be
- * looked at; each of them is kept if one before it is. */
-template <bool adjusted> static __device__ int32_t first_in_mass(const struct row *row, word target, bool passes,
+/* The first proposal of the first round that top_p keeps: what is larger weighs less than TARGET of TOTAL; −1: it is not among the
+ * few that are looked at, or not to be found without a pass while PASSES is false.  It is larger than all before it, so only such
+ * need be looked at; each of them is kept if one before it is. */
+template <bool adjusted> static __device__ int32_t first_in_mass(const struct row *row, word target, word total, bool passes,
     struct sample_shared *shared)
 {
-	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, lanes, rank, count, first = 0, kept, tested;
-	word     one = lane < PROPOSED ? shared->proposals[lane] : NOT_PROPOSED, largest = one, before, above[TESTED];
+	uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, lanes, rank, count, first = 0;
+	word     one = lane < PROPOSED ? shared->proposals[lane] : NOT_PROPOSED, largest = one, before;
 
 	for (uint32_t o = 1; o < 32; o *= 2) {
 		word other = __shfl_up_sync(~0u, largest, o);
@@ -282,7 +299,6 @@ template <bool adjusted> static __device__ int32_t first_in_mass(const struct ro
 	if (warp == 0 && one > before && rank < JUDGED) {
 		shared->judged[rank] = one;
 		shared->judged_ties[rank] = shared->ties[lane];
-		shared->bounds[rank] = bound_of(one);
 	}
 	__syncthreads();
 	if (warp < count) {
@@ -294,23 +310,14 @@ template <bool adjusted> static __device__ int32_t first_in_mass(const struct ro
 	__syncthreads();
 	while (first < count && shared->verdicts[first] == REFUSED)
 		first++;
-	for (kept = first; kept < count && shared->verdicts[kept] != KEPT;)
-		kept++;
-	tested = min(kept - first, (uint32_t)TESTED);
-	if (tested > 0 && (!passes || row->pieces > PASSED))
-		return -1;
-	if (tested > 0) {
-		sum_above<adjusted>(row, &shared->bounds[first], tested, above, shared);
-#pragma unroll
-		for (uint32_t i = 0; i < TESTED; i++) {
-			if (i == tested)
-				break;
-			one = shared->judged[first + i];
-			if (above[i] + shared->judged_ties[first + i] * weight_of_entry(row, (uint32_t)(one >> 32)) < target)
-				return (int32_t)~(uint32_t)one;
-		}
+	for (; first < count; first++) {
+		one = shared->judged[first];
+		if (shared->verdicts[first] != KEPT && (!passes || row->pieces > PASSED))
+			return -1;
+		if (shared->verdicts[first] == KEPT || is_in_mass<adjusted>(row, one, shared->judged_ties[first], target, total, shared))
+			return (int32_t)~(uint32_t)one;
 	}
-	return first + tested == kept && kept < count ? (int32_t)~(uint32_t)shared->judged[kept] : -1;
+	return -1;
 }
 
 #endif

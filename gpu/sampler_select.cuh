@@ -11,14 +11,14 @@
 
 enum { DRAW_THREADS = 512, DRAW_WARPS = DRAW_THREADS / 32, LIST_ROOM = 6144, SORT_ROOM = 8192, BINS = 2048, STAGED = 1024,
 	SORT_FEW = 256, SORT_EACH = 12, SORT_MOST = SORT_EACH * DRAW_THREADS, BIN_MAX = 64, JUDGED = 4,
-	TESTED = 3, DRAW_SHARED_BYTES = 73728 };
+	DRAW_SHARED_BYTES = 73728 };
 static_assert(SORT_ROOM * 8 <= DRAW_SHARED_BYTES, "a draw has room to sort");
 static_assert(LIST_ROOM * 8 + SORT_MOST * 2 <= SORT_ROOM * 8 && LIST_ROOM + BINS / 2 <= SORT_ROOM,
     "behind the list lie the places of a sort, or the weights of bins");
 
 /* What of a piece is larger than an id's logit: logits from LEAST on if the piece lies before the id's, PIECE, from ABOVE on if
  * not; in PIECE itself equal logits of lower ids lack. */
-struct alignas(16) bound {
+struct bound {
 	float    least, above;
 	uint32_t piece;
 };
@@ -36,8 +36,7 @@ struct sample_shared {
 	word     proposals[SAMPLE_PROPOSALS];
 	uint32_t ties[DRAW_WARPS], judged_ties[JUDGED], verdicts[JUDGED];
 	word     judged[JUDGED];
-	word     above[TESTED][DRAW_WARPS];
-	struct bound bounds[JUDGED]; /* of those that are judged */
+	int      below; /* the weight of what is not larger than one that is tested, as far as it is known: see is_in_mass */
 };
 
 /* ---- Sums over a block ---- */
