@@ -9,6 +9,10 @@
  * multiply; one more gives up its registers: a warp of it copies weights, a lane what lies together, and a thread of another one
  * inputs, each into a ring of its own, also for the next tile while results are written.
  *
+ * Uneven tiles.  Where tiles of 64 · (GROUPS − 1) leave few rows of the weight once every multiprocessor has one, a second round
+ * would take as long as the first.  Then the last warpgroup multiplies 64 of these by NARROW rows of the input, beside the others,
+ * and blocks have one tile each.
+ *
  * On an H200 neither memory nor L2 is what takes the time (copies alone take a third of it), but what a multiplying warp executes,
  * which wgmma covers badly: so sixteen columns are decoded while the sixteen before are multiplied; scales are computed a unit
  * ahead; and addresses of inputs are in uniform registers. */
@@ -17,9 +21,9 @@
 
 #include "gpu/fmt_int4.cuh"
 
-/* Size of a tile of the product. */
+/* Size of a tile of the product.  NARROW: rows of the input that the last warpgroup multiplies, 0 for all of them. */
 struct int4_tiling {
-	uint32_t tokens, groups;
+	uint32_t tokens, groups, narrow;
 };
 __host__ __device__ static constexpr uint32_t int4_tiling_tiles(const struct int4_tiling &s) { return 4 * s.groups; }
 static inline uint32_t int4_folded_threads(const struct int4_tiling &s) { return (s.groups + 1) * 128; }
@@ -33,6 +37,14 @@ __host__ __device__ static constexpr int int4_folded_registers(int groups)
 
 	return most < 240 ? most : 240;
 }
+/* The same beside a warpgroup that multiplies few rows, and of that one. */
+enum { INT4_NARROW_REGISTERS = 88 };
+__host__ __device__ static constexpr int int4_folded_wide_registers(int groups)
+{
+	const int each = 65536 / ((groups + 1) * 128) / 8 * 8;
+
+	return (each * (groups + 1) - INT4_COPY_REGISTERS - INT4_NARROW_REGISTERS) / (groups - 1) / 8 * 8;
+}
 
 /* Tiles of the product.  Those that share weights follow each other. */
 __host__ __device__ static inline uint32_t int4_folded_across(const struct int4_task &t, uint32_t tokens)
@@ -43,8 +55,18 @@ __host__ __device__ static inline uint32_t int4_folded_count(const struct int4_t
 {
 	return int4_folded_across(t, tokens) * ((int4_tiles(t.w) + tiles - 1) / tiles);
 }
+/* Blocks that take a tile each, of which the last warpgroup's is one of NARROW rows of the input: so few that the others leave no
+ * more tiles than it can take. */
+static inline uint32_t int4_narrow_blocks(uint32_t tiles, const struct int4_tiling &s)
+{
+	const uint32_t parts = s.tokens / s.narrow, high = (tiles + 3) / 4;
+
+	return (parts * high + parts * (s.groups - 1)) / (parts * (s.groups - 1) + 1);
+}
 static inline dim3 int4_folded_grid(const struct int4_task *t, const struct int4_tiling &s, uint32_t multiprocessors)
 {
+	if (s.narrow)
+		return dim3(int4_narrow_blocks(int4_tiles(t->w), s));
 	uint32_t count = int4_folded_count(*t, s.tokens, int4_tiling_tiles(s));
 
 	return dim3(count < multiprocessors ? count : multiprocessors);
@@ -107,39 +129,73 @@ struct int4_place_in_ring {
 	}
 };
 
-/* What a lane copies of every unit: a run of tiles of one panel, which lie behind each other; of no bytes for most lanes. */
+/* Tiles of the weight that a block takes at a time: TILES from FIRST on; and then, with a narrow last warpgroup, LAST_TILES from
+ * LAST on, of which it multiplies rows of the input from TOKEN on.  If there are any, TILES is as many as there can be. */
+struct int4_share {
+	uint32_t first, tiles, last, last_tiles, token;
+};
+__device__ static inline uint32_t int4_few(uint32_t all, uint32_t first, uint32_t most)
+{
+	return first >= all ? 0 : all - first < most ? all - first : most;
+}
+template <int TOKENS, int GROUPS, int NARROW> __device__ static inline struct int4_share int4_share_of(const struct int4_task &t,
+    uint32_t number, uint32_t across)
+{
+	const uint32_t all = int4_tiles(t.w), most = 4 * (NARROW ? GROUPS - 1 : GROUPS), first = number / across * most;
+	struct int4_share part = { first, int4_few(all, first, most), 0, 0, 0 };
+
+	if constexpr (NARROW > 0) {
+		part.last = gridDim.x * most + number / (TOKENS / NARROW) * 4;
+		part.last_tiles = int4_few(all, part.last, 4);
+		part.token = number % (TOKENS / NARROW) * NARROW;
+	}
+	return part;
+}
+
+/* Tiles of the product; with a narrow last warpgroup there is one for each block. */
+template <int TOKENS, int GROUPS, int NARROW> __device__ static inline uint32_t int4_folded_tiles_of(const struct int4_task &t)
+{
+	return NARROW ? gridDim.x : int4_folded_count(t, TOKENS, 4 * GROUPS);
+}
+
+/* What a lane, at place AT of TILES from FIRST on, copies of every unit: a run of tiles of one panel, which lie behind each other;
+ * of no bytes for most lanes. */
 struct int4_run {
 	const uint8_t *from;
 	uint32_t       unit_bytes, bytes;
 };
-__device__ static inline struct int4_run int4_run_of(const struct int4_task &t, uint32_t first, uint32_t tiles, uint32_t lane)
+__device__ static inline struct int4_run int4_run_of(const struct int4_task &t, uint32_t first, uint32_t tiles, uint32_t at)
 {
-	const uint32_t tile = first + (lane < tiles ? lane : tiles - 1);
+	const uint32_t tile = first + (at < tiles ? at : tiles - 1);
 	const uint32_t panel = (uint32_t)((((uint64_t)tile + 1) * t.w.panels - 1) / int4_tiles(t.w));
-	const uint32_t begin = int4_panel_first(t.w, panel);
-	const uint32_t heads = __ballot_sync(~0u, lane < tiles && (lane == 0 || tile == begin)), later = heads >> 1 >> lane;
+	const uint32_t begin = int4_panel_first(t.w, panel), lane = threadIdx.x % 32;
+	const uint32_t heads = __ballot_sync(~0u, at < tiles && (at == 0 || tile == begin)), later = heads >> 1 >> lane;
 
 	return { t.w.data + ((uint64_t)begin * t.units + (tile - begin)) * t.tile_bytes,
 		(int4_panel_first(t.w, panel + 1) - begin) * t.tile_bytes,
-		heads >> lane & 1 ? (later ? (uint32_t)__ffs((int)later) : tiles - lane) * t.tile_bytes : 0 };
+		heads >> lane & 1 ? (later ? (uint32_t)__ffs((int)later) : tiles - at) * t.tile_bytes : 0 };
 }
 
-/* The warp that copies weights, of tiles of the product with up to MOST tiles of the weight: load-time constants. */
-__device__ static inline void int4_folded_copy_weights(const struct int4_task &t, const struct int4_folded_room &room,
-    uint32_t tokens, uint32_t most)
+/* The warp that copies weights: load-time constants. */
+template <int TOKENS, int GROUPS, int NARROW> __device__ static inline void int4_folded_copy_weights(const struct int4_task &t,
+    const struct int4_folded_room &room)
 {
-	const uint32_t lane = threadIdx.x % 32, across = int4_folded_across(t, tokens), count = int4_folded_count(t, tokens, most);
+	constexpr uint32_t WIDE = 4 * (NARROW ? GROUPS - 1 : GROUPS);
+	const uint32_t lane = threadIdx.x % 32, across = NARROW ? 1 : int4_folded_across(t, TOKENS);
+	const uint32_t count = int4_folded_tiles_of<TOKENS, GROUPS, NARROW>(t);
 	const uint64_t again = cache_evict_last();
 	struct int4_place_in_ring at = { 0, 1 };
 
 	for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
-		const uint32_t first = i / across * most, tiles = int4_tiles(t.w) - first < most ? int4_tiles(t.w) - first : most;
-		const struct int4_run run = int4_run_of(t, first, tiles, lane);
+		const struct int4_share part = int4_share_of<TOKENS, GROUPS, NARROW>(t, i, across);
+		const bool             last = NARROW && lane >= WIDE;
+		const struct int4_run  run = int4_run_of(t, last ? part.last : part.first, last ? part.last_tiles : part.tiles, last ?
+		    lane - WIDE : lane);
 
 		for (uint32_t unit = 0; unit < t.units; unit++) {
 			barrier_wait(&room.weights_empty[at.stage], at.phase);
 			if (lane == 0)
-				barrier_expect(&room.weights_full[at.stage], tiles * t.tile_bytes);
+				barrier_expect(&room.weights_full[at.stage], (part.tiles + part.last_tiles) * t.tile_bytes);
 			__syncwarp();
 			if (run.bytes)
 				bulk_copy(room.weights + at.stage * t.stage_bytes + lane * t.tile_bytes, run.from + (uint64_t)unit * run.unit_bytes,
@@ -151,9 +207,9 @@ __device__ static inline void int4_folded_copy_weights(const struct int4_task &t
 
 /* The thread that copies inputs, once the kernel before is done. */
 __device__ static inline void int4_folded_copy_inputs(const struct int4_task &t, const struct int4_folded_room &room,
-    const tensor_map *map, uint32_t tokens, uint32_t most)
+    const tensor_map *map, uint32_t tokens, uint32_t count)
 {
-	const uint32_t across = int4_folded_across(t, tokens), count = int4_folded_count(t, tokens, most);
+	const uint32_t across = int4_folded_across(t, tokens);
 	const uint32_t boxes = int4_folded_boxes(tokens);
 	const uint64_t again = cache_evict_last();
 	struct int4_place_in_ring at = { 0, 1 };
@@ -376,58 +432,32 @@ template <class T, int TOKENS> __device__ static inline void int4_folded_store(c
 	}
 }
 
-/* Y = X · Wᵀ, by blocks that take tiles of TOKENS rows of X and 64 · GROUPS rows of W one after the other. */
-template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __global__ void
-    __launch_bounds__((GROUPS + 1) * 128, 1) int4_folded(const __grid_constant__ tensor_map inputs,
-        const __grid_constant__ struct int4_task t)
+/* What a warpgroup that multiplies does, N rows of the input at a time. */
+template <class T, int TOKENS, int GROUPS, int NARROW, int N, int GROUP, enum int4_fold FOLD> __device__ static inline void
+    int4_folded_multiply(const struct int4_task &t, const struct int4_folded_room &room)
 {
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	typedef struct int4_folder<T, FOLD> folder;
 	typedef typename int4_words<(FOLD >= INT4_FOLD_EIGHT)>::type two_steps;
-	constexpr uint32_t TILES = 4 * GROUPS;
 	constexpr uint32_t BOXES = int4_folded_boxes(TOKENS);
 	constexpr int  PARTS = 4; /* of a unit; a part's operands are the same registers in every unit */
 	constexpr bool WHOLE = GROUP == INT4_UNIT; /* else what is multiplied ends with a unit, or the compiler serialises it */
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const struct int4_folded_room room = int4_folded_room_of(t, (uint8_t *)shared_memory(), 4 * GROUPS);
-
-	dependents_launch();
-	if (threadIdx.x == 0) {
-		for (uint32_t i = 0; i < t.stages; i++) {
-			barrier_init(&room.inputs_full[i], 1);
-			barrier_init(&room.inputs_empty[i], 4 * GROUPS);
-		}
-		for (uint32_t i = 0; i < t.ahead; i++) {
-			barrier_init(&room.weights_full[i], 1);
-			barrier_init(&room.weights_empty[i], 4 * GROUPS);
-		}
-		fence_barrier_init();
-	}
-	__syncthreads();
-	if (warp >= 4 * GROUPS) {
-		if constexpr (GROUPS > 1)
-			registers_lower<INT4_COPY_REGISTERS>();
-		if (warp == 4 * GROUPS)
-			int4_folded_copy_weights(t, room, TOKENS, TILES);
-		else if (warp == 4 * GROUPS + 1 && lane == 0)
-			int4_folded_copy_inputs(t, room, &inputs, TOKENS, TILES);
-		return;
-	}
-	if constexpr (GROUPS > 1)
-		registers_raise<int4_folded_registers(GROUPS)>();
-	const uint32_t across = int4_folded_across(t, TOKENS), count = int4_folded_count(t, TOKENS, TILES);
+	constexpr bool FEW = NARROW > 0; /* registers: there is no room for scales of two units */
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, across = NARROW ? 1 : int4_folded_across(t, TOKENS);
+	const uint32_t count = int4_folded_tiles_of<TOKENS, GROUPS, NARROW>(t);
 	uint32_t       a[PARTS][2][4];
 	two_steps      words[2]; /* of a part and the next one */
-	float          sums[TOKENS / 2];
+	float          sums[N / 2];
 	folder         fold;
 	struct int4_place_in_ring of_inputs = { 0, 0 }, of_weights = { 0, 0 };
 
 	dependency_wait();
 #pragma unroll 1
 	for (uint32_t number = blockIdx.x; number < count; number += gridDim.x) {
-		const uint32_t first = number / across * TILES, tiles = int4_tiles(t.w) - first < TILES ? int4_tiles(t.w) - first : TILES;
-		/* A tile that is not there computes the last one once more. */
-		const uint32_t mine = (warp < tiles ? warp : tiles - 1) * t.tile_bytes;
+		const struct int4_share part = int4_share_of<TOKENS, GROUPS, NARROW>(t, number, across);
+		const bool             last = NARROW && N == NARROW;
+		const uint32_t         from = last ? 4 * (GROUPS - 1) : 0, there = last ? part.last_tiles : part.tiles;
+		/* A tile that is not there computes another once more. */
+		const uint32_t mine = (warp - from < there ? warp : 0) * t.tile_bytes;
 		const uint8_t *block = room.weights + of_weights.stage * t.stage_bytes + mine;
 
 		barrier_wait(&room.weights_full[of_weights.stage], of_weights.phase);
@@ -451,7 +481,8 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 			for (uint32_t h = 0; h < 2; h += BOXES) {
 				barrier_wait(&room.inputs_full[of_inputs.stage], of_inputs.phase);
 				/* By way of lane 0: what is known to be the same in all lanes stays in uniform registers. */
-				const uint32_t smem = __shfl_sync(~0u, shared_address(room.inputs + of_inputs.stage * t.input_bytes), 0);
+				const uint32_t smem = __shfl_sync(~0u, shared_address(room.inputs + of_inputs.stage * t.input_bytes + (last ?
+				    part.token * (INT4_BOX * 2) : 0)), 0);
 
 				for (uint32_t b = 0; b < BOXES; b++)
 					x[h + b] = wgmma_descriptor(smem + b * (TOKENS * INT4_BOX * 2), 16, 1024, SWIZZLE_128);
@@ -468,7 +499,7 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1 + 2 / BOXES);
 					if (i == 3 && BOXES == 1 && lane == 0)
 						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 2);
-					if (i + 1 == PARTS)
+					if (i + 1 == PARTS && !FEW)
 						int4_folded_scales<T, GROUP>(t, next, 0, lane, next_fold);
 				}
 #pragma unroll
@@ -482,12 +513,14 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 							barrier_arrive(decoded);
 					}
 					wgmma_fence();
-					wgmma_rs<T, TOKENS>(sums, a[i][step], x[i / 2] + (i % 2 * 2 + step) * 2, unit > 0 || i + step > 0);
+					wgmma_rs<T, N>(sums, a[i][step], x[i / 2] + (i % 2 * 2 + step) * 2, unit > 0 || i + step > 0);
 					wgmma_commit();
 				}
 			}
 			block = next;
-			if constexpr (WHOLE)
+			if constexpr (WHOLE && FEW) /* of the last unit once more: nothing is copied over it */
+				int4_folded_scales<T, GROUP>(t, next, 0, lane, fold);
+			else if constexpr (WHOLE)
 				fold = next_fold;
 			else {
 				wgmma_wait<0>();
@@ -500,20 +533,73 @@ template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD> __glo
 		wgmma_settle(sums);
 		if (WHOLE && lane == 0)
 			int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1);
-		if (warp < tiles)
-			int4_folded_store<T, TOKENS>(t, room.out + warp * INT4_OUT_BYTES, (first + warp) * INT4_TILE, number % across * TOKENS,
-			    lane, sums);
+		if (warp - from < there)
+			int4_folded_store<T, N>(t, room.out + warp * INT4_OUT_BYTES, ((last ? part.last : part.first) + warp - from) *
+			    INT4_TILE, number % across * TOKENS + (last ? part.token : 0), lane, sums);
+		if constexpr (NARROW > 0)
+			break; /* a block has one tile */
 	}
+}
+
+/* Y = X · Wᵀ, by blocks that take tiles of TOKENS rows of X and 64 · GROUPS rows of W one after the other; of NARROW rows of X for
+ * the last 64 of W, if it is not 0. */
+template <class T, int TOKENS, int GROUPS, int GROUP, enum int4_fold FOLD, int NARROW> __global__ void
+    __launch_bounds__((GROUPS + 1) * 128, 1) int4_folded(const __grid_constant__ tensor_map inputs,
+        const __grid_constant__ struct int4_task t)
+{
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const struct int4_folded_room room = int4_folded_room_of(t, (uint8_t *)shared_memory(), 4 * GROUPS);
+
+	dependents_launch();
+	if (threadIdx.x == 0) {
+		for (uint32_t i = 0; i < t.stages; i++) {
+			barrier_init(&room.inputs_full[i], 1);
+			barrier_init(&room.inputs_empty[i], 4 * GROUPS);
+		}
+		for (uint32_t i = 0; i < t.ahead; i++) {
+			barrier_init(&room.weights_full[i], 1);
+			barrier_init(&room.weights_empty[i], 4 * GROUPS);
+		}
+		fence_barrier_init();
+	}
+	__syncthreads();
+	if (warp >= 4 * GROUPS) {
+		if constexpr (GROUPS > 1)
+			registers_lower<INT4_COPY_REGISTERS>();
+		if (warp == 4 * GROUPS)
+			int4_folded_copy_weights<TOKENS, GROUPS, NARROW>(t, room);
+		else if (warp == 4 * GROUPS + 1 && lane == 0)
+			int4_folded_copy_inputs(t, room, &inputs, TOKENS, int4_folded_tiles_of<TOKENS, GROUPS, NARROW>(t));
+		return;
+	}
+	if constexpr (NARROW > 0) {
+		if (warp >= 4 * (GROUPS - 1)) {
+			registers_lower<INT4_NARROW_REGISTERS>();
+			int4_folded_multiply<T, TOKENS, GROUPS, NARROW, NARROW, GROUP, FOLD>(t, room);
+			return;
+		}
+		registers_raise<int4_folded_wide_registers(GROUPS)>();
+	} else if constexpr (GROUPS > 1)
+		registers_raise<int4_folded_registers(GROUPS)>();
+	int4_folded_multiply<T, TOKENS, GROUPS, NARROW, TOKENS, GROUP, FOLD>(t, room);
 #endif
 }
 
 /* Tiles of the product that there are, and nanoseconds that a block takes for one: lines through what was measured on an H200 with
- * weights of 4,096 and 13,696 columns.  Most take longer than their wgmma alone would. */
+ * weights of 4,096 and 13,696 columns; of the uneven one what three and a quarter of the steps of others would take.  Most take
+ * longer than their wgmma alone would. */
 static constexpr struct int4_choice {
 	struct int4_tiling tiling;
 	uint32_t           ends, columns; /* first and last of all; sixteen columns */
 } int4_choices[] = { { { 64, 1 }, 3400, 59 }, { { 128, 1 }, 4300, 63 }, { { 128, 2 }, 4300, 99 }, { { 128, 3 }, 4300, 139 },
-	{ { 256, 1 }, 4700, 91 }, { { 256, 2 }, 5600, 147 } };
+	{ { 256, 1 }, 4700, 91 }, { { 256, 2 }, 5600, 147 }, { { 128, 4, 32 }, 4300, 152 } };
+
+/* Whether a product of W and ROWS rows of the input can be cut so. */
+static inline bool int4_tiling_suits(const struct int4_tiling &s, const struct int4_slab *w, uint32_t rows)
+{
+	return !s.narrow || (!w->eight && !int4_has_offsets(*w) && w->group != INT4_GROUP_MIN && rows <= s.tokens);
+}
 
 /* The one that ends first on MULTIPROCESSORS. */
 static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint32_t rows, uint32_t multiprocessors)
@@ -523,9 +609,13 @@ static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint
 
 	for (const struct int4_choice &c : int4_choices) {
 		uint64_t tiles = int4_tiling_tiles(c.tiling), count = (uint64_t)((rows + c.tiling.tokens - 1) / c.tiling.tokens) *
-		    ((int4_tiles(*w) + tiles - 1) / tiles);
-		uint64_t ns = (count + multiprocessors - 1) / multiprocessors * (c.ends + (uint64_t)w->columns * c.columns / 16);
+		    ((int4_tiles(*w) + tiles - 1) / tiles), ns;
 
+		if (!int4_tiling_suits(c.tiling, w, rows))
+			continue;
+		if (c.tiling.narrow && (count = int4_narrow_blocks(int4_tiles(*w), c.tiling)) > multiprocessors)
+			continue;
+		ns = (count + multiprocessors - 1) / multiprocessors * (c.ends + (uint64_t)w->columns * c.columns / 16);
 		if (ns < least) {
 			least = ns;
 			best = c.tiling;
@@ -539,12 +629,15 @@ template <class T, int GROUP, enum int4_fold FOLD, class L> static inline auto i
     L launch)
 {
 	if (s.tokens == 64)
-		return launch(int4_folded<T, 64, 1, GROUP, FOLD>);
+		return launch(int4_folded<T, 64, 1, GROUP, FOLD, 0>);
 	if (s.tokens == 256)
-		return s.groups == 1 ? launch(int4_folded<T, 256, 1, GROUP, FOLD>) : launch(int4_folded<T, 256, 2, GROUP, FOLD>);
+		return s.groups == 1 ? launch(int4_folded<T, 256, 1, GROUP, FOLD, 0>) : launch(int4_folded<T, 256, 2, GROUP, FOLD, 0>);
 	if (s.groups == 1)
-		return launch(int4_folded<T, 128, 1, GROUP, FOLD>);
-	return s.groups == 2 ? launch(int4_folded<T, 128, 2, GROUP, FOLD>) : launch(int4_folded<T, 128, 3, GROUP, FOLD>);
+		return launch(int4_folded<T, 128, 1, GROUP, FOLD, 0>);
+	if constexpr (GROUP == INT4_UNIT)
+		if (s.narrow)
+			return launch(int4_folded<T, 128, 4, GROUP, FOLD, 32>);
+	return s.groups == 2 ? launch(int4_folded<T, 128, 2, GROUP, FOLD, 0>) : launch(int4_folded<T, 128, 3, GROUP, FOLD, 0>);
 }
 template <class T, class L> static inline auto int4_folded_instance(const struct int4_slab &w, const struct int4_tiling &s,
     L launch)

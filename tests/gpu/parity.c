@@ -424,7 +424,7 @@ static const struct stored_case four_bits[] = {
 		.scale_type = WEIGHT_F16, .block_rows = 1, .block_columns = 64, .transposed = 1 },
 	/* Panels of 5 to 8 tiles, of 9 to 16, of more, on 132 multiprocessors. */
 	{ .format = WEIGHT_I4, .rows = 13000, .columns = 160, .scale_type = WEIGHT_F32, .block_rows = 1, .block_columns = 32 },
-	{ .format = WEIGHT_I4, .rows = 24000, .columns = 384, .scale_type = WEIGHT_BF16, .block_rows = 1, .block_columns = 128 },
+	{ .format = WEIGHT_I4, .rows = 27000, .columns = 384, .scale_type = WEIGHT_BF16, .block_rows = 1, .block_columns = 128 },
 	{ .format = WEIGHT_I4, .rows = 40000, .columns = 256, .zeros = WEIGHT_ZEROS_ROWS, .scale_type = WEIGHT_BF16, .block_rows = 1,
 		.block_columns = 128 },
 };
