@@ -351,7 +351,6 @@ static enum status run_rounded(struct cuda_backend *cuda, const struct backend_w
 	byte_function       *kernel;
 	struct tensor_layout layouts[3];
 	tensor_map           maps[3];
-	uint32_t             blocks;
 
 	p.w_scales = w->byte.scales;
 	p.x_scales = rounded.scales;
@@ -381,10 +380,8 @@ static enum status run_rounded(struct cuda_backend *cuda, const struct backend_w
 			return cuda_check(cuda, cudaErrorInvalidValue, "the tensor map of a linear layer");
 	if (allow_shared(cuda, kernel, BYTE_SHARED_MAX, "shared memory of a linear layer"))
 		return cuda->fault;
-	blocks = p.row_tiles * p.token_tiles;
-	blocks = blocks < (uint32_t)cuda->multiprocessors ? blocks : (uint32_t)cuda->multiprocessors;
-	return launch(cuda, "linear", cuda->step.dependent, kernel, blocks, (p.warpgroups + 1) * 128, p.shared_bytes, maps[0], maps[1],
-	    maps[2], p);
+	return launch(cuda, "linear", cuda->step.dependent, kernel, byte_blocks(&p, (uint32_t)cuda->multiprocessors),
+	    (p.warpgroups + 1) * 128, p.shared_bytes, maps[0], maps[1], maps[2], p);
 }
 
 static enum status run_own(struct cuda_backend *cuda, const struct backend_weight *w, struct cuda_rows *of, const void *x,

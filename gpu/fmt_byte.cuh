@@ -58,6 +58,8 @@ enum {
 	BYTE_SCALES_MAX = 16 << 10, /* bytes of weight scales of a tile in shared memory */
 	BYTE_I8_INPUTS_MAX = 1 << 17, /* 128 · 128 · 2¹⁷ = 2³¹: more would not fit into int32 */
 	BYTE_SHARED_MAX = 227 << 10,
+	BYTE_FEW_TOKENS = 8,  /* of a token tile, at most, for which tiles of BYTE_F8 have at most so many outputs: */
+	BYTE_FEW_ROWS = 128,  /* blocks side by side in the weights read faster than those far from each other */
 	BYTE_SPARE = 4, /* multiprocessors that products of few rows leave to the small kernels around them */
 	BYTE_HEADS_TOKENS = 16, /* of a token tile, at most, whose results go to heads without another kernel */
 	BYTE_OUT_TOKENS = 64, /* rows of results that a warpgroup turns over in shared memory at once */
@@ -91,6 +93,7 @@ struct byte_product {
 	uint32_t steps;          /* stages of a tile; behind the last group there are zeros */
 	uint32_t stages;         /* of the ring, at least two */
 	uint32_t pace;           /* of weights while kernels before this one run: pace_of; 0: none */
+	uint32_t late;           /* the next kernel may begin when one stage is left to ask for, not at once */
 	uint32_t whole_x;        /* a copy brings all activations of a stage, else each 64 of them (of bfloat16) has its own */
 	uint32_t row_tiles, token_tiles;
 	uint32_t shared_bytes;
@@ -229,6 +232,9 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 		return false;
 	if (!large && multiprocessors > 16 * BYTE_SPARE)
 		multiprocessors -= BYTE_SPARE;
+	p->late = kind == BYTE_F8 && p->token_tile <= BYTE_FEW_TOKENS;
+	if (p->late && most > BYTE_FEW_ROWS)
+		most = BYTE_FEW_ROWS;
 	passes = (p->n + multiprocessors * most - 1) / (multiprocessors * most);
 	p->tile_rows = large ? byte_tile_rows(kind, p, multiprocessors, most) :
 	    (p->n + multiprocessors * passes - 1) / (multiprocessors * passes);
@@ -247,6 +253,14 @@ static inline bool byte_cut(enum byte_kind kind, uint32_t multiprocessors, struc
 			return true;
 	}
 	return false;
+}
+
+/* Blocks of the kernel that is cut so: of `late` ones no more than have as many tiles each. */
+static inline uint32_t byte_blocks(const struct byte_product *p, uint32_t multiprocessors)
+{
+	const uint32_t tiles = p->row_tiles * p->token_tiles, rounds = (tiles + multiprocessors - 1) / multiprocessors;
+
+	return p->late ? (tiles + rounds - 1) / rounds : tiles < multiprocessors ? tiles : multiprocessors;
 }
 
 /* The maps of a product: weights as [panels][rows][128 bytes], activations likewise or, where WHOLE_X is not set, [rows][inputs],
@@ -682,6 +696,8 @@ template <enum byte_kind KIND> __device__ static void byte_fetch_weights(const t
 			tma_load_3d(stage + b * box_rows * BYTE_GROUP, map, 0, (int)(walk.first_row + b * box_rows),
 			    (int)(walk.step * p->panels), &full[walk.at.slot], policy);
 		}
+		if (p->late && walk.left == 1)
+			dependents_launch();
 	}
 }
 
@@ -884,7 +900,8 @@ template <enum byte_kind KIND, int MT, int T> __global__ void __launch_bounds__(
 	const uint32_t scale_stride = byte_scale_stride(p.groups);
 	struct byte_consumer consumer = { &p, &s, shared, full, empty, lane, { 0, 0 } };
 
-	dependents_launch();
+	if (!p.late)
+		dependents_launch();
 	if (threadIdx.x == 0) {
 		for (uint32_t i = 0; i < p.stages; i++) {
 			barrier_init(&full[i], 2);

@@ -167,7 +167,7 @@ static_assert((uint64_t)PASSED * PIECE << 11 <= 1u << 30, "sums of them fit 31 b
 /* By a pass: does what is larger than ONE, a proposal whose logit has TIES, weigh less than TARGET of TOTAL?  Pieces are no more
  * than PASSED.  Not larger are all of the pieces without anything larger, and of others their sums less what is larger: rounding in
  * any of these is less than 2⁻¹⁴ of TOTAL, so where they say that it does, what is larger would have said so in the end. */
-template <bool adjusted> static DEVICE_NOINLINE __device__ bool is_in_mass(const struct row *from, word one, uint32_t ties,
+template <bool adjusted> __device__ static inline bool is_in_mass(const struct row *from, word one, uint32_t ties,
     word target, word total, struct sample_shared *shared)
 {
 	constexpr uint32_t stages = ring<adjusted>::stages, ahead = stages - 1, bytes = ring<adjusted>::bytes;

@@ -289,7 +289,7 @@ static std::vector<float> run(const struct world &world, uint32_t first, uint32_
 	layouts[2] = p.x_scale_stride ? byte_scale_map(&p) : layouts[1];
 	for (int i = 0; i < 3; i++)
 		CHECK(tensor_map_encode(&layouts[i], &maps[i]) == 0, "map %d", i);
-	uint32_t tiles = p.row_tiles * p.token_tiles, blocks = tiles < multiprocessors ? tiles : multiprocessors;
+	uint32_t blocks = byte_blocks(&p, multiprocessors);
 	/* Activations and their scales are what the kernel before has written; it may still read what lies where y will. */
 	std::vector<emulate_range> before = { { y.data(), y.size() * sizeof(float) }, { x_scales.data(),
 	    x_scales.size() * sizeof(float) } };
