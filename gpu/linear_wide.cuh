@@ -225,7 +225,7 @@ template <class T, int N> __device__ static inline void wide_store(const struct 
 
 #pragma unroll
 		for (int j = 0; j < N / 16; j++) {
-			T two[2];
+			alignas(4) T two[2];
 
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
