@@ -212,6 +212,11 @@ template <class T, int C, int TILES, int N> __device__ static inline void wide_m
 	wide_release<C>(&empty[(at->stage + STAGES - 1) % STAGES]);
 }
 
+/* Neighbouring outputs, stored at once. */
+template <class T> struct alignas(4) wide_pair {
+	T first, second;
+};
+
 /* silu(gate) · up of 64 rows, from ROW on for this thread. */
 template <class T, int N> __device__ static inline void wide_store(const struct wide_product *p, const float (&sum)[N / 2],
     uint32_t row, uint32_t output)
@@ -225,17 +230,17 @@ template <class T, int N> __device__ static inline void wide_store(const struct 
 
 #pragma unroll
 		for (int j = 0; j < N / 16; j++) {
-			alignas(4) T two[2];
+			float two[2];
 
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				const float gate = to_float(from_float<T>(sum[4 * j + 2 * h + e]));
 				const float up = to_float(from_float<T>(sum[4 * (j + N / 16) + 2 * h + e]));
 
-				two[e] = from_float<T>(gate / (1 + expf(-gate)) * up);
+				two[e] = gate / (1 + expf(-gate)) * up;
 			}
 			if (at < p->rows && output + 8 * j < p->outputs)
-				*(uint32_t *)(y + 8 * j) = *(const uint32_t *)two;
+				*(struct wide_pair<T> *)(y + 8 * j) = { from_float<T>(two[0]), from_float<T>(two[1]) };
 		}
 	}
 }
