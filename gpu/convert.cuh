@@ -17,4 +17,7 @@ template <> __host__ __device__ inline __half from_float<__half>(float x)
 	return __float2half(x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x);
 }
 
+/* silu(gate) · up, as silu_kernel (rows.cuh) has it. */
+__device__ static inline float silu_times(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
+
 #endif

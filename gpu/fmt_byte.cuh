@@ -35,6 +35,7 @@
 #include "gpu/byte_round.cuh"
 #include "gpu/heads.cuh"
 #include "gpu/pace.cuh"
+#include "gpu/ring.cuh"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -618,19 +619,6 @@ template <int MT, class S> __device__ static inline void byte_turn(const struct 
 	}
 }
 
-/* A place in the ring, and how often it was passed. */
-struct byte_place_in_ring {
-	uint32_t slot, parity;
-
-	__device__ void advance(uint32_t stages)
-	{
-		if (++slot == stages) {
-			slot = 0;
-			parity ^= 1;
-		}
-	}
-};
-
 /* This warp has read all of a stage. */
 __device__ static inline void byte_release(mbarrier *empty, uint32_t lane)
 {
@@ -643,7 +631,7 @@ __device__ static inline void byte_release(mbarrier *empty, uint32_t lane)
 struct byte_walk {
 	const struct byte_product *p;
 	uint32_t tile, first_row, first_token, step, left; /* left: stages, this one included */
-	struct byte_place_in_ring at;
+	struct ring_place at;
 	bool     again; /* the ring was filled once */
 
 	__device__ byte_walk(const struct byte_product *of) : p(of), step(0), at({ 0, 1 }), again(false)
@@ -745,7 +733,7 @@ struct byte_consumer {
 	char     *shared;
 	mbarrier *full, *empty;
 	uint32_t  lane;
-	struct byte_place_in_ring at;
+	struct ring_place at;
 };
 
 /* Sums of int8 over all inputs: T tiles at W_AT. */

@@ -127,7 +127,7 @@ template <int C> __device__ static void large_produce(const tensor_map *w_map, c
 	const uint64_t     keep = cache_evict_last();
 
 	for (uint32_t pass = 0; pass < 2; pass++) {
-		struct byte_place_in_ring at = { 0, 1 };
+		struct ring_place at = { 0, 1 };
 		struct large_tile         tile = {};
 
 		if (pass) {
@@ -159,17 +159,9 @@ template <int C> __device__ static void large_produce(const tensor_map *w_map, c
 	}
 }
 
-/* This warp has read all of a stage: says so to all blocks that copy into it. */
-template <int C> __device__ static inline void large_release(mbarrier *empty, uint32_t lane)
-{
-	__syncwarp();
-	if (lane < C)
-		barrier_arrive_cluster(empty, lane);
-}
-
 /* The sums of a tile of N rows: of 64 weights at W in the first stage, and of the rows at X. */
 template <int C, int N> __device__ static inline void large_multiply(int32_t *sum, const char *w, const char *x,
-    uint32_t steps, struct byte_place_in_ring *at, mbarrier *full, mbarrier *empty)
+    uint32_t steps, struct ring_place *at, mbarrier *full, mbarrier *empty)
 {
 	const uint32_t lane = threadIdx.x % 32;
 
@@ -185,12 +177,12 @@ template <int C, int N> __device__ static inline void large_multiply(int32_t *su
 		wgmma_commit();
 		wgmma_wait<1>();
 		if (step)
-			large_release<C>(&empty[(at->slot + LARGE_STAGES - 1) % LARGE_STAGES], lane);
+			ring_release<C>(&empty[(at->slot + LARGE_STAGES - 1) % LARGE_STAGES], lane);
 		at->advance(LARGE_STAGES);
 	}
 	wgmma_wait<0>();
 	wgmma_settle<N / 2>(sum);
-	large_release<C>(&empty[(at->slot + LARGE_STAGES - 1) % LARGE_STAGES], lane);
+	ring_release<C>(&empty[(at->slot + LARGE_STAGES - 1) % LARGE_STAGES], lane);
 }
 
 /* Stores what a warpgroup has in SUM: outputs from ROW on, rows from TOKEN on, with scales [LARGE_TOKENS] of rows and [64] of
@@ -235,14 +227,8 @@ __device__ static inline void large_store(const struct large_product *p, const t
 	}
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* which have no clusters, and an empty kernel */
-#define LARGE_CLUSTER_OF(c)
-#else
-#define LARGE_CLUSTER_OF(c) __cluster_dims__(c, 1, 1)
-#endif
-
 /* A grid of clusters of C blocks, at most as many as there are tiles. */
-template <int C> __global__ void LARGE_CLUSTER_OF(C) __launch_bounds__((LARGE_WARPGROUPS + 1) * 128, 1)
+template <int C> __global__ void CLUSTER_OF(C) __launch_bounds__((LARGE_WARPGROUPS + 1) * 128, 1)
     large_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map,
         const __grid_constant__ tensor_map y_map, const struct large_product p)
 {
@@ -269,7 +255,7 @@ template <int C> __global__ void LARGE_CLUSTER_OF(C) __launch_bounds__((LARGE_WA
 		char       *out = shared + LARGE_OUTS + group * 2 * LARGE_OUT;
 		float      *scales = (float *)(shared + LARGE_SCALES) + group * (LARGE_TOKENS + 64);
 		const char *weights = shared + group * 64 * BYTE_GROUP, *rows = shared + LARGE_WEIGHTS;
-		struct byte_place_in_ring at = { 0, 0 };
+		struct ring_place at = { 0, 0 };
 
 		registers_raise<232>();
 		dependency_wait();

@@ -20,6 +20,7 @@
 #define PENSTOCK_GPU_FMT_INT4_FOLDED_CUH
 
 #include "gpu/fmt_int4.cuh"
+#include "gpu/ring.cuh"
 
 /* Size of a tile of the product.  NARROW: rows of the input that the last warpgroup multiplies, 0 for all of them. */
 struct int4_tiling {
@@ -116,19 +117,6 @@ __device__ static inline struct int4_folded_room int4_folded_room_of(const struc
 	return room;
 }
 
-/* A place in a ring. */
-struct int4_place_in_ring {
-	uint32_t stage, phase;
-
-	__device__ void advance(uint32_t stages)
-	{
-		if (++stage == stages) {
-			stage = 0;
-			phase ^= 1;
-		}
-	}
-};
-
 /* Tiles of the weight that a block takes at a time: TILES from FIRST on; and then, with a narrow last warpgroup, LAST_TILES from
  * LAST on, of which it multiplies rows of the input from TOKEN on.  If there are any, TILES is as many as there can be. */
 struct int4_share {
@@ -184,7 +172,7 @@ template <int TOKENS, int GROUPS, int NARROW> __device__ static inline void int4
 	const uint32_t lane = threadIdx.x % 32, across = NARROW ? 1 : int4_folded_across(t, TOKENS);
 	const uint32_t count = int4_folded_tiles_of<TOKENS, GROUPS, NARROW>(t);
 	const uint64_t again = cache_evict_last();
-	struct int4_place_in_ring at = { 0, 1 };
+	struct ring_place at = { 0, 1 };
 
 	for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
 		const struct int4_share part = int4_share_of<TOKENS, GROUPS, NARROW>(t, i, across);
@@ -193,13 +181,13 @@ template <int TOKENS, int GROUPS, int NARROW> __device__ static inline void int4
 		    lane - WIDE : lane);
 
 		for (uint32_t unit = 0; unit < t.units; unit++) {
-			barrier_wait(&room.weights_empty[at.stage], at.phase);
+			barrier_wait(&room.weights_empty[at.slot], at.parity);
 			if (lane == 0)
-				barrier_expect(&room.weights_full[at.stage], (part.tiles + part.last_tiles) * t.tile_bytes);
+				barrier_expect(&room.weights_full[at.slot], (part.tiles + part.last_tiles) * t.tile_bytes);
 			__syncwarp();
 			if (run.bytes)
-				bulk_copy(room.weights + at.stage * t.stage_bytes + lane * t.tile_bytes, run.from + (uint64_t)unit * run.unit_bytes,
-				    run.bytes, &room.weights_full[at.stage], again);
+				bulk_copy(room.weights + at.slot * t.stage_bytes + lane * t.tile_bytes, run.from + (uint64_t)unit * run.unit_bytes,
+				    run.bytes, &room.weights_full[at.slot], again);
 			at.advance(t.ahead);
 		}
 	}
@@ -212,16 +200,16 @@ __device__ static inline void int4_folded_copy_inputs(const struct int4_task &t,
 	const uint32_t across = int4_folded_across(t, tokens);
 	const uint32_t boxes = int4_folded_boxes(tokens);
 	const uint64_t again = cache_evict_last();
-	struct int4_place_in_ring at = { 0, 1 };
+	struct ring_place at = { 0, 1 };
 
 	dependency_wait();
 	for (uint32_t i = blockIdx.x; i < count; i += gridDim.x)
 		for (uint32_t box = 0; box < t.units * (INT4_UNIT / INT4_BOX); box += boxes) {
-			barrier_wait(&room.inputs_empty[at.stage], at.phase);
-			barrier_expect(&room.inputs_full[at.stage], t.input_bytes);
+			barrier_wait(&room.inputs_empty[at.slot], at.parity);
+			barrier_expect(&room.inputs_full[at.slot], t.input_bytes);
 			for (uint32_t b = 0; b < boxes; b++)
-				tma_load_2d(room.inputs + at.stage * t.input_bytes + b * tokens * INT4_BOX * 2, map, (int32_t)((box + b) *
-				    INT4_BOX), (int32_t)(i % across * tokens), &room.inputs_full[at.stage], again);
+				tma_load_2d(room.inputs + at.slot * t.input_bytes + b * tokens * INT4_BOX * 2, map, (int32_t)((box + b) *
+				    INT4_BOX), (int32_t)(i % across * tokens), &room.inputs_full[at.slot], again);
 			at.advance(t.stages);
 		}
 }
@@ -448,7 +436,7 @@ template <class T, int TOKENS, int GROUPS, int NARROW, int N, int GROUP, enum in
 	two_steps      words[2]; /* of a part and the next one */
 	float          sums[N / 2];
 	folder         fold;
-	struct int4_place_in_ring of_inputs = { 0, 0 }, of_weights = { 0, 0 };
+	struct ring_place of_inputs = { 0, 0 }, of_weights = { 0, 0 };
 
 	dependency_wait();
 #pragma unroll 1
@@ -458,30 +446,30 @@ template <class T, int TOKENS, int GROUPS, int NARROW, int N, int GROUP, enum in
 		const uint32_t         from = last ? 4 * (GROUPS - 1) : 0, there = last ? part.last_tiles : part.tiles;
 		/* A tile that is not there computes another once more. */
 		const uint32_t mine = (warp - from < there ? warp : 0) * t.tile_bytes;
-		const uint8_t *block = room.weights + of_weights.stage * t.stage_bytes + mine;
+		const uint8_t *block = room.weights + of_weights.slot * t.stage_bytes + mine;
 
-		barrier_wait(&room.weights_full[of_weights.stage], of_weights.phase);
+		barrier_wait(&room.weights_full[of_weights.slot], of_weights.parity);
 		words[0] = ((const two_steps *)block)[lane];
 		if constexpr (WHOLE)
 			int4_folded_scales<T, GROUP>(t, block, 0, lane, fold);
 #pragma unroll 1
 		for (uint32_t unit = 0; unit < t.units; unit++) {
 			const bool      more = unit + 1 < t.units;
-			mbarrier *const decoded = &room.weights_empty[of_weights.stage];
+			mbarrier *const decoded = &room.weights_empty[of_weights.slot];
 			const uint8_t  *next = block;
 			folder          next_fold;
 			uint64_t        x[2];
 
 			of_weights.advance(t.ahead);
 			if (more) {
-				barrier_wait(&room.weights_full[of_weights.stage], of_weights.phase);
-				next = room.weights + of_weights.stage * t.stage_bytes + mine;
+				barrier_wait(&room.weights_full[of_weights.slot], of_weights.parity);
+				next = room.weights + of_weights.slot * t.stage_bytes + mine;
 			}
 #pragma unroll
 			for (uint32_t h = 0; h < 2; h += BOXES) {
-				barrier_wait(&room.inputs_full[of_inputs.stage], of_inputs.phase);
+				barrier_wait(&room.inputs_full[of_inputs.slot], of_inputs.parity);
 				/* By way of lane 0: what is known to be the same in all lanes stays in uniform registers. */
-				const uint32_t smem = __shfl_sync(~0u, shared_address(room.inputs + of_inputs.stage * t.input_bytes + (last ?
+				const uint32_t smem = __shfl_sync(~0u, shared_address(room.inputs + of_inputs.slot * t.input_bytes + (last ?
 				    part.token * (INT4_BOX * 2) : 0)), 0);
 
 				for (uint32_t b = 0; b < BOXES; b++)
@@ -496,9 +484,9 @@ template <class T, int TOKENS, int GROUPS, int NARROW, int N, int GROUP, enum in
 				if constexpr (WHOLE) {
 					wgmma_wait<2>(); /* what the parts before the last one took was multiplied */
 					if (i == 1 && unit > 0 && lane == 0)
-						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1 + 2 / BOXES);
+						int4_folded_release(room.inputs_empty, of_inputs.slot, t.stages, 1 + 2 / BOXES);
 					if (i == 3 && BOXES == 1 && lane == 0)
-						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 2);
+						int4_folded_release(room.inputs_empty, of_inputs.slot, t.stages, 2);
 					if (i + 1 == PARTS && !FEW)
 						int4_folded_scales<T, GROUP>(t, next, 0, lane, next_fold);
 				}
@@ -526,13 +514,13 @@ template <class T, int TOKENS, int GROUPS, int NARROW, int N, int GROUP, enum in
 				wgmma_wait<0>();
 				if (lane == 0)
 					for (uint32_t back = 1; back <= 2 / BOXES; back++)
-						int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, back);
+						int4_folded_release(room.inputs_empty, of_inputs.slot, t.stages, back);
 			}
 		}
 		wgmma_wait<0>();
 		wgmma_settle(sums);
 		if (WHOLE && lane == 0)
-			int4_folded_release(room.inputs_empty, of_inputs.stage, t.stages, 1);
+			int4_folded_release(room.inputs_empty, of_inputs.slot, t.stages, 1);
 		if (warp - from < there)
 			int4_folded_store<T, N>(t, room.out + warp * INT4_OUT_BYTES, ((last ? part.last : part.first) + warp - from) *
 			    INT4_TILE, number % across * TOKENS + (last ? part.token : 0), lane, sums);
@@ -608,12 +596,12 @@ static inline struct int4_tiling int4_tiling_for(const struct int4_slab *w, uint
 	uint64_t           least = UINT64_MAX;
 
 	for (const struct int4_choice &c : int4_choices) {
-		uint64_t tiles = int4_tiling_tiles(c.tiling), count = (uint64_t)((rows + c.tiling.tokens - 1) / c.tiling.tokens) *
-		    ((int4_tiles(*w) + tiles - 1) / tiles), ns;
+		const uint64_t tiles = int4_tiling_tiles(c.tiling), across = (rows + c.tiling.tokens - 1) / c.tiling.tokens;
+		const uint64_t count = c.tiling.narrow ? int4_narrow_blocks(int4_tiles(*w), c.tiling) :
+		    across * ((int4_tiles(*w) + tiles - 1) / tiles);
+		uint64_t ns;
 
-		if (!int4_tiling_suits(c.tiling, w, rows))
-			continue;
-		if (c.tiling.narrow && (count = int4_narrow_blocks(int4_tiles(*w), c.tiling)) > multiprocessors)
+		if (!int4_tiling_suits(c.tiling, w, rows) || (c.tiling.narrow && count > multiprocessors))
 			continue;
 		ns = (count + multiprocessors - 1) / multiprocessors * (c.ends + (uint64_t)w->columns * c.columns / 16);
 		if (ns < least) {

@@ -342,7 +342,7 @@ template <class T, int TOKENS, bool GATED> __device__ static inline void skinny_
 				float gate = to_float(from_float<T>(low)), up = to_float(from_float<T>(high));
 
 				if (unit >= begin && unit < end)
-					skinny_put<T>(a, row, unit, gate / (1 + expf(-gate)) * up);
+					skinny_put<T>(a, row, unit, silu_times(gate, up));
 			} else {
 				if (unit >= begin && unit < end)
 					skinny_put<T>(a, row, unit, low);

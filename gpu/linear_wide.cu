@@ -12,11 +12,12 @@ template <class T, int TILES, int N> static enum status wide_run(struct cuda_bac
 	const enum tensor_type       type = cuda->dtype == DTYPE_BF16 ? TENSOR_BF16 : TENSOR_F16;
 	const uint32_t      clusters = (uint32_t)cuda->multiprocessors / WIDE_CLUSTER, shared = wide_shared_bytes(TILES, N);
 	struct wide_product p = wide_cut(w->rows / 2, w->columns, j->rows, TILES, N, WIDE_CLUSTER);
-	struct tensor_layout weights = wide_map(type, w->data, w->rows, w->columns, w->stride, N / 2);
-	struct tensor_layout inputs = wide_map(type, j->x, j->rows, w->columns, j->x_stride, wide_rows(TILES) / WIDE_CLUSTER);
+	struct tensor_layout weights, inputs;
 	tensor_map           w_map, x_map;
 	auto                *kernel = wide_kernel<T, WIDE_CLUSTER, TILES, N>;
 
+	skinny_matrix(&weights, type, w->data, w->rows, w->columns, w->stride, N / 2, 1, SKINNY_WHOLE);
+	skinny_matrix(&inputs, type, j->x, j->rows, w->columns, j->x_stride, wide_rows(TILES) / WIDE_CLUSTER, 1, SKINNY_WHOLE);
 	if (tensor_map_encode(&weights, &w_map) || tensor_map_encode(&inputs, &x_map))
 		return STATUS_UNSUPPORTED;
 	p.y = j->y;

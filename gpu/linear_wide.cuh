@@ -1,7 +1,7 @@
 /* linear_wide.cuh: gate and up of 65 to 256 rows and more, with silu(gate) · up in the epilogue, on sm_90a: where arithmetic takes
  * as long as reading W, and a matrix has so few tiles that the last round of a kernel with tiles of 128 or 256 outputs leaves a
  * part of the multiprocessors idle (GLM-4-9B: 214 tiles of 128 outputs for 132, so a fifth).
- * Owns the kernel and how a product is cut; linear_own.cu launches it.
+ * Owns the kernel and how a product is cut; linear_wide.cu launches it.
  *
  * Rows of x lie on the side of wgmma that has 64, W on the side whose width may be any multiple of 8: a tile is as wide as a
  * block's share of W, 104 outputs (208 rows of W) or 88.  Two blocks are a cluster: they take neighbouring tiles, and each
@@ -16,15 +16,14 @@
 #ifndef PENSTOCK_GPU_LINEAR_WIDE_CUH
 #define PENSTOCK_GPU_LINEAR_WIDE_CUH
 
-#include "gpu/convert.cuh"
-#include "gpu/device.cuh"
+#include "gpu/linear_skinny.cuh"
+#include "gpu/ring.cuh"
 
 enum {
 	WIDE_CLUSTER = 2,    /* blocks */
 	WIDE_WARPGROUPS = 2, /* that multiply */
-	WIDE_PANEL = 64, WIDE_PANEL_BYTES = 128,
 	WIDE_STAGES_MAX = 8, WIDE_BARRIER_BYTES = 2 * WIDE_STAGES_MAX * 8,
-	WIDE_SHARED_MAX = 232448, WIDE_THREADS = (WIDE_WARPGROUPS + 1) * 128
+	WIDE_THREADS = (WIDE_WARPGROUPS + 1) * 128
 };
 
 struct wide_product {
@@ -40,14 +39,14 @@ struct wide_product {
 
 /* Sizes for TILES of 64 rows of a warpgroup and N rows of W. */
 __host__ __device__ static constexpr uint32_t wide_rows(int tiles) { return WIDE_WARPGROUPS * 64 * (uint32_t)tiles; }
-__host__ __device__ static constexpr uint32_t wide_weight_bytes(int n) { return (uint32_t)n * WIDE_PANEL_BYTES; }
+__host__ __device__ static constexpr uint32_t wide_weight_bytes(int n) { return (uint32_t)n * SKINNY_PANEL_BYTES; }
 __host__ __device__ static constexpr uint32_t wide_stage_bytes(int tiles, int n)
 {
-	return wide_weight_bytes(n) + wide_rows(tiles) * WIDE_PANEL_BYTES;
+	return wide_weight_bytes(n) + wide_rows(tiles) * SKINNY_PANEL_BYTES;
 }
 __host__ __device__ static constexpr uint32_t wide_stages(int tiles, int n)
 {
-	const uint32_t fit = (WIDE_SHARED_MAX - WIDE_BARRIER_BYTES) / wide_stage_bytes(tiles, n);
+	const uint32_t fit = (SKINNY_SHARED_MAX - WIDE_BARRIER_BYTES) / wide_stage_bytes(tiles, n);
 
 	return fit < WIDE_STAGES_MAX ? fit : (uint32_t)WIDE_STAGES_MAX;
 }
@@ -65,7 +64,7 @@ static inline struct wide_product wide_cut(uint32_t outputs, uint32_t k, uint32_
 
 	p.outputs = outputs;
 	p.rows = rows;
-	p.steps = k / WIDE_PANEL;
+	p.steps = k / SKINNY_PANEL;
 	p.row_tiles = (rows + wide_rows(tiles) - 1) / wide_rows(tiles);
 	p.tiles = p.row_tiles * ((outputs + each - 1) / each);
 	return p;
@@ -84,7 +83,7 @@ static inline struct wide_size wide_choose(uint32_t outputs, uint32_t rows, uint
 	uint64_t         least = 0;
 
 	for (int n : widths) {
-		const uint32_t tiles = wide_cut(outputs, WIDE_PANEL, rows, ret.tiles, n, WIDE_CLUSTER).tiles;
+		const uint32_t tiles = wide_cut(outputs, SKINNY_PANEL, rows, ret.tiles, n, WIDE_CLUSTER).tiles;
 		const uint64_t work = (tiles + clusters - 1) / clusters * (uint64_t)n;
 
 		if (!ret.n || work < least) {
@@ -98,43 +97,22 @@ static inline struct wide_size wide_choose(uint32_t outputs, uint32_t rows, uint
 /* Whether there is such a kernel for silu(gate) · up of two matrices [OUTPUTS][k]. */
 static inline bool wide_takes(uint32_t outputs, uint32_t k, uint32_t w_stride, uint32_t x_stride, const void *y, uint32_t y_stride)
 {
-	return outputs && outputs % 8 == 0 && k && k % WIDE_PANEL == 0 && w_stride % 8 == 0 && x_stride % 8 == 0 && y_stride % 2 == 0 &&
-	    ((uintptr_t)y & 3) == 0;
+	return outputs && outputs % 8 == 0 && k && k % SKINNY_PANEL == 0 && w_stride % 8 == 0 && x_stride % 8 == 0 &&
+	    y_stride % 2 == 0 && ((uintptr_t)y & 3) == 0;
 }
-
-/* W, by OUTPUTS of a block, and x in parts that BLOCKS share. */
-static inline struct tensor_layout wide_map(enum tensor_type type, const void *data, uint32_t rows, uint32_t k, uint32_t stride,
-    uint32_t box_rows)
-{
-	return { type, 3, data, { WIDE_PANEL, rows, k / WIDE_PANEL }, { 0, (uint64_t)stride * 2, WIDE_PANEL_BYTES },
-		{ WIDE_PANEL, box_rows, 1 }, SWIZZLE_128 };
-}
-
-/* A place in the ring. */
-struct wide_at {
-	uint32_t stage, parity;
-
-	__device__ void next(uint32_t stages)
-	{
-		if (++stage == stages) {
-			stage = 0;
-			parity ^= 1;
-		}
-	}
-};
 
 /* F(at, tile, step) for all stages of all tiles of this cluster, when they are free. */
 template <int C, int TILES, int N, class F> __device__ static inline void wide_each_stage(const struct wide_product *p,
     mbarrier *empty, F f)
 {
-	struct wide_at at = { 0, 1 };
+	struct ring_place at = { 0, 1 };
 
 #pragma unroll 1
 	for (uint32_t tile = blockIdx.x / C; tile < p->tiles; tile += gridDim.x / C)
 #pragma unroll 1
-		for (uint32_t step = 0; step < p->steps; step++, at.next(wide_stages(TILES, N))) {
-			barrier_wait(&empty[at.stage], at.parity);
-			f(at.stage, tile, (int)step);
+		for (uint32_t step = 0; step < p->steps; step++, at.advance(wide_stages(TILES, N))) {
+			barrier_wait(&empty[at.slot], at.parity);
+			f(at.slot, tile, (int)step);
 		}
 }
 
@@ -166,32 +144,24 @@ template <int C, int TILES, int N> __device__ static inline void wide_fetch_inpu
 		char     *stage = ring + at * wide_stage_bytes(TILES, N) + wide_weight_bytes(N);
 		const int row = (int)(tile % p->row_tiles * wide_rows(TILES) + rank * PART);
 
-		barrier_expect(&full[at], wide_rows(TILES) * WIDE_PANEL_BYTES);
-		tma_load_3d_multicast(stage + rank * PART * WIDE_PANEL_BYTES, map, 0, row, step, &full[at], (1 << C) - 1, often);
+		barrier_expect(&full[at], wide_rows(TILES) * SKINNY_PANEL_BYTES);
+		tma_load_3d_multicast(stage + rank * PART * SKINNY_PANEL_BYTES, map, 0, row, step, &full[at], (1 << C) - 1, often);
 	});
-}
-
-/* This warp has read all of a stage: says so to all blocks that copy into it. */
-template <int C> __device__ static inline void wide_release(mbarrier *empty)
-{
-	__syncwarp();
-	if (threadIdx.x % 32 < C)
-		barrier_arrive_cluster(empty, threadIdx.x % 32);
 }
 
 /* A warpgroup's sums of a tile. */
 template <class T, int C, int TILES, int N> __device__ static inline void wide_multiply(float (&sum)[TILES][N / 2], uint32_t ring,
-    uint32_t steps, struct wide_at *at, mbarrier *full, mbarrier *empty)
+    uint32_t steps, struct ring_place *at, mbarrier *full, mbarrier *empty)
 {
-	constexpr uint32_t STAGES = wide_stages(TILES, N), TILE_BYTES = 64 * WIDE_PANEL_BYTES;
+	constexpr uint32_t STAGES = wide_stages(TILES, N), TILE_BYTES = 64 * SKINNY_PANEL_BYTES;
 	const uint32_t     group = threadIdx.x / 128;
 
 	for (uint32_t step = 0; step < steps; step++) {
 		/* By way of lane 0: uniform registers, as in linear_skinny.cuh. */
-		const uint32_t w_at = __shfl_sync(~0u, ring + at->stage * wide_stage_bytes(TILES, N), 0);
+		const uint32_t w_at = __shfl_sync(~0u, ring + at->slot * wide_stage_bytes(TILES, N), 0);
 		const uint32_t x_at = __shfl_sync(~0u, w_at + wide_weight_bytes(N) + group * TILES * TILE_BYTES, 0);
 
-		barrier_wait(&full[at->stage], at->parity);
+		barrier_wait(&full[at->slot], at->parity);
 		wgmma_fence();
 #pragma unroll
 		for (uint32_t i = 0; i < 4; i++)
@@ -202,14 +172,14 @@ template <class T, int C, int TILES, int N> __device__ static inline void wide_m
 		wgmma_commit();
 		wgmma_wait<1>();
 		if (step)
-			wide_release<C>(&empty[(at->stage + STAGES - 1) % STAGES]);
-		at->next(STAGES);
+			ring_release<C>(&empty[(at->slot + STAGES - 1) % STAGES], threadIdx.x % 32);
+		at->advance(STAGES);
 	}
 	wgmma_wait<0>();
 #pragma unroll
 	for (int m = 0; m < TILES; m++)
 		wgmma_settle(sum[m]);
-	wide_release<C>(&empty[(at->stage + STAGES - 1) % STAGES]);
+	ring_release<C>(&empty[(at->slot + STAGES - 1) % STAGES], threadIdx.x % 32);
 }
 
 /* Neighbouring outputs, stored at once. */
@@ -237,7 +207,7 @@ template <class T, int N> __device__ static inline void wide_store(const struct 
 				const float gate = to_float(from_float<T>(sum[4 * j + 2 * h + e]));
 				const float up = to_float(from_float<T>(sum[4 * (j + N / 16) + 2 * h + e]));
 
-				two[e] = gate / (1 + expf(-gate)) * up;
+				two[e] = silu_times(gate, up);
 			}
 			if (at < p->rows && output + 8 * j < p->outputs)
 				*(struct wide_pair<T> *)(y + 8 * j) = { from_float<T>(two[0]), from_float<T>(two[1]) };
@@ -245,14 +215,8 @@ template <class T, int N> __device__ static inline void wide_store(const struct 
 	}
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 /* which have no clusters, and an empty kernel */
-#define WIDE_CLUSTER_OF(c)
-#else
-#define WIDE_CLUSTER_OF(c) __cluster_dims__(c, 1, 1)
-#endif
-
 /* A grid of clusters of C blocks, at most as many as there are tiles. */
-template <class T, int C, int TILES, int N> static __global__ void WIDE_CLUSTER_OF(C) __launch_bounds__(WIDE_THREADS, 1)
+template <class T, int C, int TILES, int N> static __global__ void CLUSTER_OF(C) __launch_bounds__(WIDE_THREADS, 1)
     wide_kernel(const __grid_constant__ tensor_map w_map, const __grid_constant__ tensor_map x_map,
         const __grid_constant__ struct wide_product p)
 {
@@ -283,7 +247,7 @@ template <class T, int C, int TILES, int N> static __global__ void WIDE_CLUSTER_
 		}
 		__syncwarp();
 	} else {
-		struct wide_at at = { 0, 0 };
+		struct ring_place at = { 0, 0 };
 
 		registers_raise<240>();
 		dependency_wait();

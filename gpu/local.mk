@@ -12,7 +12,7 @@ EXTRA_DIST += gpu/cuda.h gpu/device.cuh gpu/metadata.h gpu/block.cuh gpu/types.c
 EXTRA_DIST += gpu/decode.cuh gpu/stored.c gpu/stored.h gpu/upload.c gpu/upload.h
 EXTRA_DIST += gpu/linear_skinny.cuh gpu/linear_wide.cuh gpu/linear_portable.cuh gpu/linear_own.h
 EXTRA_DIST += gpu/fmt_int4.cuh gpu/fmt_int4_folded.cuh gpu/fmt_int4_wide.cuh gpu/fmt_octet.cuh gpu/int4_choose.h
-EXTRA_DIST += gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh gpu/pace.cuh
+EXTRA_DIST += gpu/byte_round.cuh gpu/fmt_byte.cuh gpu/fmt_byte_large.cuh gpu/fmt_byte_load.cuh gpu/pace.cuh gpu/ring.cuh
 EXTRA_DIST += gpu/attention.cuh gpu/attention_byte.cuh gpu/attention_decode.cuh gpu/attention_plain.cuh gpu/attention_prefill.cuh \
 	gpu/attention_tile.cuh gpu/attention_plan.c gpu/attention_plan.h
 EXTRA_DIST += gpu/attention_hopper.cuh gpu/attention_hopper_byte.cuh gpu/attention_hopper_pass.cuh gpu/attention_hopper_unit.cuh

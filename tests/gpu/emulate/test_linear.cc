@@ -422,8 +422,7 @@ template <class T> static void portable_shapes(void)
 template <class T, int TILES, int N> static void wide(uint32_t outputs, uint32_t k, uint32_t rows, uint32_t blocks)
 {
 	const matrix<T>      w(2 * outputs, k), x(rows, k);
-	const struct tensor_layout weights = wide_map(type_of<T>(), w.data(), w.rows, k, w.stride, N / 2);
-	const struct tensor_layout inputs = wide_map(type_of<T>(), x.data(), rows, k, x.stride, wide_rows(TILES));
+	struct tensor_layout weights, inputs;
 	const uint32_t       few = rows < SKINNY_TOKENS_MAX ? rows : (uint32_t)SKINNY_TOKENS_MAX;
 	struct wide_product  p = wide_cut(outputs, k, rows, TILES, N, 1);
 	struct skinny_variant v = { 2, 2, 1, 2, 0, 0 };
@@ -436,6 +435,8 @@ template <class T, int TILES, int N> static void wide(uint32_t outputs, uint32_t
 	std::vector<float>   row;
 
 	snprintf(name, sizeof name, "wide, %d tiles of %d, %u x %u, %u rows, %u blocks", TILES, N, outputs, k, rows, blocks);
+	skinny_matrix(&weights, type_of<T>(), w.data(), w.rows, k, w.stride, N / 2, 1, SKINNY_WHOLE);
+	skinny_matrix(&inputs, type_of<T>(), x.data(), rows, k, x.stride, wide_rows(TILES), 1, SKINNY_WHOLE);
 	y.stride = outputs + PAD + 1; /* even */
 	y.narrow.assign((size_t)rows * y.stride, from_float<T>(NAN));
 	p.y = y.data();
