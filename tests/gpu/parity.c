@@ -1,7 +1,8 @@
 /* parity.c: every operation of the CUDA backend against the CPU backend, on odd shapes, in all three types.
  *
- *      parity DIRECTORY [WORD [KERNELS]]      DIRECTORY holds penstock-cuda.so; only cases whose name holds WORD ("": all);
- *      KERNELS as in batcher.kernels
+ *      parity DIRECTORY [WORD [KERNELS [SHARE/SHARES]]]      DIRECTORY holds penstock-cuda.so; only cases whose name holds
+ *      WORD ("": all); KERNELS as in batcher.kernels; of the cases each SHARES-th, from the SHARE-th on (1/1: all), so that
+ *      several processes do them side by side
  *
  * Both backends get the same weights and inputs, rounded to the type before.  A result is right when each row's error is
  * small against the row: |Δ| ≤ tolerance of the type.  Exit status 77 where there is no device. */
@@ -33,6 +34,7 @@ struct pair {
 struct totals {
 	const char *word, *directory, *kernels;
 	struct plugin *plugin;
+	unsigned    turn, share, shares; /* case TURN is ours when TURN % SHARES is SHARE */
 	unsigned    passed, failed;
 	double      worst[DTYPES];
 };
@@ -195,7 +197,13 @@ static void compare(struct totals *totals, const char *name, const struct pair *
 	compare_within(totals, name, pair, both, rows, 0);
 }
 
-static bool wanted(const struct totals *totals, const char *name) { return !totals->word || strstr(name, totals->word); }
+/* Whether the next case, of those called NAME, is to be done here. */
+static bool wanted(struct totals *totals, const char *name)
+{
+	if (totals->word && !strstr(name, totals->word))
+		return false;
+	return totals->turn++ % totals->shares == totals->share;
+}
 
 /* A step without sequences. */
 static struct batch rows_batch(uint32_t rows)
@@ -1382,43 +1390,56 @@ static void run_all(struct totals *totals)
 	if (wanted(totals, "rehearsal"))
 		case_rehearsal(totals);
 	for (int dtype = 0; dtype < DTYPES; dtype++) {
-		for (size_t i = 0; i < sizeof widths / sizeof *widths && wanted(totals, "rows"); i++)
-			case_rows(totals, dtype, widths[i], i % 2 ? 5 : 33);
-		for (size_t i = 0; i < sizeof linear / sizeof *linear && wanted(totals, "linear"); i++)
-			case_linear(totals, dtype, linear[i].n, linear[i].k, linear[i].rows, i % 2);
-		for (size_t i = 0; i < sizeof gated / sizeof *gated && wanted(totals, "linear with silu"); i++)
-			case_gated(totals, dtype, gated[i].n, gated[i].k, gated[i].rows);
-		for (size_t i = 0; i < sizeof byte_cases / sizeof *byte_cases && wanted(totals, "bytes"); i++)
+		for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+			if (wanted(totals, "rows"))
+				case_rows(totals, dtype, widths[i], i % 2 ? 5 : 33);
+		for (size_t i = 0; i < sizeof linear / sizeof *linear; i++)
+			if (wanted(totals, "linear"))
+				case_linear(totals, dtype, linear[i].n, linear[i].k, linear[i].rows, i % 2);
+		for (size_t i = 0; i < sizeof gated / sizeof *gated; i++)
+			if (wanted(totals, "linear with silu"))
+				case_gated(totals, dtype, gated[i].n, gated[i].k, gated[i].rows);
+		for (size_t i = 0; i < sizeof byte_cases / sizeof *byte_cases; i++)
 			for (size_t r = 0; r < sizeof byte_rows / sizeof *byte_rows; r++)
-				if (byte_rows[r] <= 130 ||
-				    (byte_cases[i].input == WEIGHT_INPUT_I8_TOKEN && byte_rows[r] * byte_cases[i].n < 3000000))
+				if ((byte_rows[r] <= 130 || (byte_cases[i].input == WEIGHT_INPUT_I8_TOKEN &&
+				    byte_rows[r] * byte_cases[i].n < 3000000)) && wanted(totals, "bytes"))
 					case_bytes(totals, dtype, &byte_cases[i], byte_rows[r]);
-		for (size_t i = 0; i < sizeof four_bits / sizeof *four_bits && wanted(totals, "four bits"); i++)
+		for (size_t i = 0; i < sizeof four_bits / sizeof *four_bits; i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
-				case_stack(totals, dtype, &four_bits[i], 1, four_bit_rows[r]);
-		for (size_t i = 0; i < sizeof eight_bits / sizeof *eight_bits && wanted(totals, "eight bits"); i++)
+				if (wanted(totals, "four bits"))
+					case_stack(totals, dtype, &four_bits[i], 1, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof eight_bits / sizeof *eight_bits; i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
-				case_stack(totals, dtype, &eight_bits[i], 1, four_bit_rows[r]);
-		for (size_t i = 0; i < sizeof gate_ups / sizeof *gate_ups && wanted(totals, "gate and up"); i++)
+				if (wanted(totals, "eight bits"))
+					case_stack(totals, dtype, &eight_bits[i], 1, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof gate_ups / sizeof *gate_ups; i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
-				case_gate_up(totals, dtype, &gate_ups[i], four_bit_rows[r]);
-		for (size_t i = 0; i < sizeof postponed / sizeof *postponed && wanted(totals, "postponed norms"); i++)
-			case_postponed(totals, dtype, &postponed[i]);
-		for (size_t i = 0; i < sizeof mixed / sizeof *mixed && wanted(totals, "mixed"); i++)
+				if (wanted(totals, "gate and up"))
+					case_gate_up(totals, dtype, &gate_ups[i], four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof postponed / sizeof *postponed; i++)
+			if (wanted(totals, "postponed norms"))
+				case_postponed(totals, dtype, &postponed[i]);
+		for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
 			for (size_t r = 0; r < sizeof four_bit_rows / sizeof *four_bit_rows; r++)
-				case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);
-		for (size_t i = 0; i < sizeof heads_cases / sizeof *heads_cases && wanted(totals, "heads"); i++)
-			case_heads(totals, dtype, &heads_cases[i]);
-		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention"); i++)
-			case_attention(totals, dtype, &attention_cases[i], &cache_float);
-		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases && wanted(totals, "attention, bytes"); i++) {
-			case_attention(totals, dtype, &attention_cases[i], &cache_bytes[i % 2]);
-			if (i % 4 == 0)
+				if (wanted(totals, "mixed"))
+					case_stack(totals, dtype, mixed[i], MIXED_PARTS, four_bit_rows[r]);
+		for (size_t i = 0; i < sizeof heads_cases / sizeof *heads_cases; i++)
+			if (wanted(totals, "heads"))
+				case_heads(totals, dtype, &heads_cases[i]);
+		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++)
+			if (wanted(totals, "attention"))
+				case_attention(totals, dtype, &attention_cases[i], &cache_float);
+		for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++) {
+			if (wanted(totals, "attention, bytes"))
+				case_attention(totals, dtype, &attention_cases[i], &cache_bytes[i % 2]);
+			if (i % 4 == 0 && wanted(totals, "attention, bytes"))
 				case_attention(totals, dtype, &attention_cases[i], &cache_bytes[2 + i / 4 % 2]);
 		}
-		for (uint32_t block_size = 16; block_size <= 64 && wanted(totals, "copy"); block_size *= 4) {
-			case_copy(totals, dtype, block_size, &cache_float);
-			case_copy(totals, dtype, block_size, &cache_bytes[block_size / 64]);
+		for (uint32_t block_size = 16; block_size <= 64; block_size *= 4) {
+			if (wanted(totals, "copy"))
+				case_copy(totals, dtype, block_size, &cache_float);
+			if (wanted(totals, "copy"))
+				case_copy(totals, dtype, block_size, &cache_bytes[block_size / 64]);
 		}
 		if (wanted(totals, "stored"))
 			case_stored(totals, dtype);
@@ -1439,12 +1460,17 @@ int main(int argc, char **argv)
 {
 	const char    *built = getenv("abs_top_builddir");
 	struct totals  totals = { .directory = argc > 1 ? argv[1] : built ? built : ".", .word = argc > 2 && *argv[2] ? argv[2] : NULL,
-		.kernels = argc > 3 ? argv[3] : "" };
+		.kernels = argc > 3 ? argv[3] : "", .shares = 1 };
 	struct backend *backend;
 	struct error   error;
-	char           path[4096];
+	char           path[4096], end;
 	enum status    status;
 
+	if (argc > 4 && (sscanf(argv[4], "%u/%u%c", &totals.share, &totals.shares, &end) != 2 || totals.share-- < 1 ||
+	    totals.share >= totals.shares)) {
+		fprintf(stderr, "%s: a share is 1/1 to N/N\n", argv[4]);
+		return 2;
+	}
 	snprintf(path, sizeof path, "%s/penstock-cuda.so", totals.directory);
 	status = plugin_open(path, &totals.plugin, &error);
 	if (!status)

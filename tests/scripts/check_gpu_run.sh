@@ -70,7 +70,7 @@ ended 0 "all passes"
 says '^penstock at abc1234, ' "all passes"
 says ' passed, 0 failed, 0 did not run, ' "all passes"
 for word in library auto own portable; do
-	says "^operations against the CPU, $word  *passed" "all passes"
+	for share in 1 2 3 4 5; do says "^operations against the CPU, $word, $share/5  *passed" "all passes"; done
 	says "^bits of linear, $word  *passed" "all passes"
 	says "^golden one float16 $word  *passed" "all passes"
 	says "^loading int4, $word  *passed" "all passes"
@@ -78,7 +78,7 @@ for word in library auto own portable; do
 done
 says '^golden one float32 library  *passed' "all passes"
 silent '^golden one float32 own' "all passes"
-for part in "binaries in the object" "operations, warps late at random" "a device error ends cleanly" "served by fronts" \
+for part in "binaries in the object" "operations, warps late at random, 5/5" "a device error ends cleanly" "served by fronts" \
 	"tokens as on the CPU" "checkpoints of real heads" \
 	"golden case bfloat16 own" "draws from 151552 ids" "steps of glm4-32b-int4, auto" "lanes, glm4-9b" "lanes, glm4-9b-int4, max_running 32" "nginx, glm4-9b" \
 	"compute-sanitizer memcheck attention"; do
@@ -86,16 +86,17 @@ for part in "binaries in the object" "operations, warps late at random" "a devic
 done
 says '^      llama: 2.20 GB of weights' "all passes"
 ran 'bench_read .*model.safetensors' "all passes"
+ran 'parity .* own 5/5' "all passes"
 ran 'racecheck .*parity .* copy library' "all passes"
 [ -s "$dir/out/table.txt" ] || wrong "all passes: no table"
 cmp -s "$dir/said" "$dir/out/table.txt" || wrong "the table is not what was printed"
 
 FAKE='fail parity' run parity archs
 ended 1 "parity fails"
-says '^operations against the CPU, own  *FAILED it broke: parity' "parity fails"
+says '^operations against the CPU, own, 1/5  *FAILED it broke: parity' "parity fails"
 says '^      | it broke: parity' "parity fails"
 says '^binaries in the object  *passed' "parity fails"
-says '^1 passed, 5 failed, 0 did not run' "parity fails"
+says '^1 passed, 25 failed, 0 did not run' "parity fails"
 
 FAKE='fail bench engine' run bench load
 ended 1 "bench fails"
@@ -129,18 +130,18 @@ says '^golden .*/real  *FAILED no checkpoint' "torch breaks"
 
 FAKE_CAPABILITY=8.9 run parity
 ended 0 "another device"
-says '^operations against the CPU, portable  *passed' "another device"
+says '^operations against the CPU, portable, 5/5  *passed' "another device"
 silent '^operations against the CPU, own' "another device"
 run -k "own portable" parity
 silent '^operations against the CPU, library' "-k"
-says '^operations against the CPU, own  *passed' "-k"
+says '^operations against the CPU, own, 5/5  *passed' "-k"
 
 # What hangs is ended and has failed; what has no time left is skipped.
 begin=$SECONDS
 FAKE='hang parity' run -t 6 -k library parity kernels
 [ $((SECONDS - begin)) -lt 25 ] || wrong "a limit of 6 s: it took $((SECONDS - begin)) s"
 ended 1 "a limit of 6 s"
-says '^operations against the CPU, library  *FAILED ended after' "a limit of 6 s"
+says '^operations against the CPU, library, 1/5  *FAILED ended after' "a limit of 6 s"
 FAKE='' run -t 2 -k library kernels
 ended 0 "no time"
 says '^kernels glm4-32b, 1 rows, library  *skip *no time is left' "no time"
