@@ -754,23 +754,27 @@ enum status cuda_library(struct backend *b, const struct backend_weight *w, uint
 /* ---- Own ways ---- */
 
 /* Ways that the bench compares: 0 and 1 the fastest variant of linear_skinny, launched plainly and dependently; 2 linear_portable;
- * then every variant that is tried at start, both ways.  Of matrices of bytes, whose inputs are rounded on the way if they have to
- * be, only 0 and 1, what is taken. */
-enum { WAY_FIRST_VARIANT = 3 };
+ * then every variant that is tried at start, both ways.  Of matrices of bytes 0 and 1 are what is taken, inputs rounded on the way
+ * if they have to be; 2 is 1 with inputs that were rounded before, as a step's norms and gates do it. */
+enum { WAY_DEPENDENT = 1, WAY_PORTABLE = 2, WAY_ROUNDED = 2, WAY_FIRST_VARIANT = 3 };
 
-/* Microseconds of the product with bytes that is taken. */
+/* Microseconds of the product with bytes that is taken; ROUNDED: inputs are rounded once, before what is timed. */
 static float time_bytes(struct cuda_backend *cuda, const struct linear_job *job, const struct backend_weight *const *weights,
-    uint32_t count)
+    uint32_t count, bool rounded)
 {
-	float us = 0;
+	struct cuda_rows rows = {}, *of = rounded ? &rows : NULL;
+	float            us = 0;
 
+	if (rounded && (job->w->input == WEIGHT_INPUT_FLOAT || job->w->input_scale > 0))
+		return us; /* they are not, or each weight's are its own */
 	cuda->step.dependent = job->dependent;
-	if (!byte_run(cuda, job->w, NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->rows, job->to_float))
+	if (!byte_run(cuda, job->w, of, job->x, job->x_stride, job->rows, job->y, job->y_stride, job->rows, job->to_float))
 		us = time_launches(cuda, 12, [&](uint32_t i) {
-			return byte_run(cuda, weights[i % count], NULL, job->x, job->x_stride, job->rows, job->y, job->y_stride,
+			return byte_run(cuda, weights[i % count], of, job->x, job->x_stride, job->rows, job->y, job->y_stride,
 			    job->rows, job->to_float) == STATUS_OK;
 		});
 	cuda->step.dependent = 0;
+	cuda->rounded = NULL; /* which was of this function */
 	return us;
 }
 
@@ -796,7 +800,8 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 {
 	struct cuda_backend  *cuda = cuda_of(b);
 	struct skinny_variant variants[SKINNY_VARIANTS_MAX];
-	int      dependent = way < WAY_FIRST_VARIANT ? way == 1 : (way - WAY_FIRST_VARIANT) % 2;
+	bool     rounded = w->byte.values && way == WAY_ROUNDED;
+	int      dependent = way < WAY_FIRST_VARIANT ? way == WAY_DEPENDENT || rounded : (way - WAY_FIRST_VARIANT) % 2;
 	uint32_t count = skinny_variants(w->rows, w->columns, rows, (uint32_t)cuda->multiprocessors, 0, variants), first = 0;
 
 	if (way >= WAY_FIRST_VARIANT) {
@@ -805,11 +810,11 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 	}
 	if ((way >= WAY_FIRST_VARIANT && !count) || ((w->byte.values || w->int4) && way >= WAY_FIRST_VARIANT))
 		return STATUS_NOT_FOUND;
-	if (w->int4 && way < 2)
+	if (w->byte.values)
+		snprintf(words, BACKEND_WAY_MAX, "bytes%s%s", dependent ? ", dependent" : "", rounded ? ", rounded before" : "");
+	else if (w->int4 && way != WAY_PORTABLE)
 		snprintf(words, BACKEND_WAY_MAX, "slab%s", dependent ? ", dependent" : "");
-	else if (w->byte.values && way < 2)
-		snprintf(words, BACKEND_WAY_MAX, "bytes%s", dependent ? ", dependent" : "");
-	else if (way == 2)
+	else if (way == WAY_PORTABLE)
 		snprintf(words, BACKEND_WAY_MAX, "portable");
 	else
 		words_of_variant(&variants[first], dependent, words);
@@ -820,16 +825,16 @@ enum status cuda_product_way(struct backend *b, const struct backend_weight *w, 
 
 		job.dependent = dependent;
 		if (w->byte.values)
-			return way == 2 ? 0 : time_bytes(cuda, &job, weights, weight_count);
+			return time_bytes(cuda, &job, weights, weight_count, rounded);
 		if (w->int4)
-			return way == 2 ? 0 : time_int4(cuda, &job, weights, weight_count);
-		for (uint32_t i = first; i < count && way != 2; i++) {
+			return way == WAY_PORTABLE ? 0 : time_int4(cuda, &job, weights, weight_count);
+		for (uint32_t i = first; i < count && way != WAY_PORTABLE; i++) {
 			if (linear_skinny(cuda, &job, &variants[i])) /* outside of a recording, where what does not suit may be refused */
 				continue;
 			us = time_skinny(cuda, &job, &variants[i], weights, weight_count, count - first == 1 ? 12 : 6);
 			least = us > 0 && (least == 0 || us < least) ? us : least;
 		}
-		if (way != 2)
+		if (way != WAY_PORTABLE)
 			return least;
 		status = linear_portable(cuda, &job);
 		return status ? 0 : time_launches(cuda, 12, [&](uint32_t i) {

@@ -37,8 +37,9 @@ static const char help[] =
     "  --sweep            --products, and the best of all variants of our own kernel\n"
     "  --weights KIND     --products, and those of weights of one byte: f8-block (scales and rounded inputs of 128), f8-row\n"
     "                     (of rows), f8 (inputs as they are), i8-row, i8; the library's are those of float8 and int8 then,\n"
-    "                     without the rounding of inputs; or of four bits, for which it has none: int4 (groups of 128), q4_0,\n"
-    "                     q4_1, q4_k; or of GGUF in eight: q8_0, q5_0, q5_1, q5_k, q6_k; --rows may be up to 8192\n"
+    "                     without the rounding of inputs, ours with it and, in the last column, with inputs rounded before,\n"
+    "                     as a step's norms and gates do it; or of four bits, for which it has none: int4 (groups of 128),\n"
+    "                     q4_0, q4_1, q4_k; or of GGUF in eight: q8_0, q5_0, q5_1, q5_k, q6_k; --rows may be up to 8192\n"
     "  --backend NAME, --dtype T, --kernels K, --kv-dtype T, --backend-dir DIR as for bench engine\n";
 
 struct sizes {
@@ -280,6 +281,7 @@ static enum status run_kind(struct kernels *k, const struct weight_kind *kind, c
 			desc.scales = (struct weight_scales){ .type = WEIGHT_F32 };
 
 		products[i] = like[i];
+		products[i].rounds = kind->input != WEIGHT_INPUT_FLOAT;
 		for (int w = 0; w < WEIGHTS && !status; w++) /* the product of the first goes over all of them */
 			status = k->b->ops->weight_dummy(k->b, (struct weight_desc[]){ desc, desc }, parts, &products[i].w, error);
 		if (!status)
@@ -296,9 +298,11 @@ static enum status run_products(struct kernels *k, const struct weight_kind *kin
 	const struct sizes        *s = &k->size;
 	uint32_t                   q = s->heads * s->head_dim, qkv = q + 2 * s->kv_heads * s->head_dim;
 	enum status                status = prepare(k, error);
-	const struct bench_product products[] = { { names[OP_QKV], k->qkv[0], qkv, s->width, false, 2 },
-		{ names[OP_OUT], k->out[0], s->width, q, false, 2 }, { names[OP_GATE_UP], k->gate_up[0], 2 * s->ffn, s->width, false, 2 },
-		{ names[OP_DOWN], k->down[0], s->width, s->ffn, false, 2 }, { names[OP_LOGITS], k->head, s->vocab, s->width, true, 2 } };
+	const struct bench_product products[] = { { names[OP_QKV], k->qkv[0], qkv, s->width, false, 2, false },
+		{ names[OP_OUT], k->out[0], s->width, q, false, 2, false },
+		{ names[OP_GATE_UP], k->gate_up[0], 2 * s->ffn, s->width, false, 2, false },
+		{ names[OP_DOWN], k->down[0], s->width, s->ffn, false, 2, false },
+		{ names[OP_LOGITS], k->head, s->vocab, s->width, true, 2, false } };
 
 	if (!status)
 		status = bench_products(k->b, products, sizeof products / sizeof *products, rows, k->bandwidth, sweep, error);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BEST = 4, WAY_OWN = 0, WAY_DEPENDENT = 1, WAY_PORTABLE = 2 };
+enum { BEST = 4, WAY_OWN = 0, WAY_LAST = 2 };
 
 struct way {
 	char   words[BACKEND_WAY_MAX];
@@ -39,7 +39,7 @@ static void remember(struct way best[BEST], const struct way *way)
 static enum status try_ways(struct backend *b, const struct bench_product *p, uint32_t rows, bool sweep, double ret[3],
     struct way best[BEST])
 {
-	for (uint32_t i = 0; sweep || i <= WAY_PORTABLE; i++) {
+	for (uint32_t i = 0; sweep || i <= WAY_LAST; i++) {
 		struct way  way = { .seconds = 0 };
 		enum status status = b->ops->product_way(b, p->w, rows, p->to_float, i, way.words, &way.seconds);
 
@@ -49,7 +49,7 @@ static enum status try_ways(struct backend *b, const struct bench_product *p, ui
 			continue;
 		if (status)
 			return status;
-		if (i <= WAY_PORTABLE)
+		if (i <= WAY_LAST)
 			ret[i] = way.seconds;
 		remember(best, &way);
 	}
@@ -69,7 +69,7 @@ static enum status one(struct backend *b, const struct bench_product *p, uint32_
 		return status;
 	printf("%-16s %6u x %-6u %4u", p->name, p->rows, p->columns, rows);
 	print_time(library, floor);
-	for (int i = WAY_OWN; i <= WAY_PORTABLE; i++)
+	for (int i = WAY_OWN; i <= WAY_LAST; i++)
 		print_time(own[i], floor);
 	printf("\n");
 	for (int i = 0; i < BEST && sweep && best[i].seconds > 0; i++) {
@@ -90,7 +90,7 @@ enum status bench_products(struct backend *b, const struct bench_product *produc
 	if (!b->ops->product_way)
 		return error_set(error, STATUS_UNSUPPORTED, "the backend %s has no kernels to choose among", b->ops->name);
 	printf("%-16s %-15s %4s %17s %17s %17s %17s\n", "product", "outputs, inputs", "rows", "library us", "own us", "dependent us",
-	    "portable us");
+	    count && products->rounds ? "rounded before us" : "portable us");
 	for (uint32_t i = 0; i < count && !status; i++)
 		for (size_t r = 0; r < (rows ? 1 : sizeof sizes / sizeof *sizes) && !status; r++)
 			status = one(b, &products[i], rows ? rows : sizes[r], bandwidth, sweep);
