@@ -39,8 +39,14 @@ struct totals {
 	double      worst[DTYPES];
 };
 
+static struct backend *watched; /* that of CUDA while one is open: after a fault it says what the device was doing */
+
 static void fatal(const char *what, enum status status, const struct error *error)
 {
+	struct error own;
+
+	if (!error && watched && watched->ops->wait(watched, NULL, 0, &own))
+		error = &own;
 	printf("FAILED: %s: %s%s%s\n", what, status_name(status), error ? ": " : "", error ? error->message : "");
 	exit(1);
 }
@@ -91,6 +97,7 @@ static struct pair open_pair(const struct totals *totals, int dtype, const struc
 
 	MUST_SAY(cpu_backend_create(0, &pair.b[0], &error), error);
 	MUST_SAY(plugin_entry_of(totals->plugin)->create(&options, &pair.b[1], &error), error);
+	watched = pair.b[1];
 	for (int i = 0; i < 2; i++)
 		MUST_SAY(pair.b[i]->ops->scratch_alloc(pair.b[i], limits, &error), error);
 	return pair;
@@ -98,6 +105,7 @@ static struct pair open_pair(const struct totals *totals, int dtype, const struc
 
 static void close_pair(struct pair *pair)
 {
+	watched = NULL;
 	for (int i = 0; i < 2; i++)
 		pair->b[i]->ops->destroy(pair->b[i]);
 }
